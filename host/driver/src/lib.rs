@@ -1,0 +1,1 @@
+//! The host driver: device, rings, doorbells, translation tables, verbs objects.

@@ -1,0 +1,1 @@
+//! The contract: registers, rings, commands, wire formats, counters.

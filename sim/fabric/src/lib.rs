@@ -1,0 +1,1 @@
+//! Links, fault rules, packet peers and capture between simulated NICs.

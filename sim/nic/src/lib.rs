@@ -1,0 +1,1 @@
+//! One simulated NIC: the Verilated core and its host model.

@@ -1,0 +1,1 @@
+//! Builds any block with Verilator and loads it.

@@ -1,0 +1,1 @@
+//! Suites over the whole of Ferroce.
