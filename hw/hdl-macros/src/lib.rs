@@ -245,6 +245,51 @@ fn cat_args(m: &Macro) -> R<(TS, Vec<Expr>)> {
     }
     Ok((w, v))
 }
+fn n_str(m: &Macro) -> String {
+    last(&m.path).to_string()
+}
+/// the arguments of `regs!(self, clock, rst, a, ..)`, `clock_reset!` (same), `dff_setup!(self, clock, a, ..)`, `clock!`
+struct Setup {
+    clock: TS,
+    rst: Option<TS>,
+    subs: Vec<TS>,
+}
+impl Setup {
+    fn is(m: &Macro) -> bool {
+        ["regs", "dff_setup", "clock", "clock_reset"].contains(&n_str(m).as_str())
+    }
+    fn parse(m: &Macro) -> R<Self> {
+        let a = args_of(m)?;
+        let with_rst = ["regs", "clock_reset"].contains(&n_str(m).as_str());
+        let fixed = if with_rst { 3 } else { 2 };
+        if a.len() <= fixed {
+            let what = if with_rst { "(self, clock, rst, register, ..)" } else { "(self, clock, register, ..)" };
+            return err(m, format!("expected {what}"));
+        }
+        let me = &a[0];
+        let f = |x: &Expr| quote!(#me.#x);
+        Ok(Setup { clock: f(&a[1]), rst: with_rst.then(|| f(&a[2])), subs: a[fixed..].iter().map(f).collect() })
+    }
+    /// the Rust model
+    fn sim(m: &Macro) -> R<TS> {
+        let Setup { clock, rst, subs } = Self::parse(m)?;
+        Ok(match n_str(m).as_str() {
+            "regs" => quote!({ #(::hdl::reg::hold::regs(&mut #subs, #clock.val(), #rst.val());)* }),
+            "dff_setup" => quote!({ #(::hdl::reg::hold::dffs(&mut #subs, #clock.val());)* }),
+            "clock" => quote!({ #(#subs.clock.next = #clock.val();)* }),
+            _ => quote!({ #(#subs.clock.next = #clock.val(); #subs.rst.next = #rst.val();)* }),
+        })
+    }
+    fn connect(m: &Macro) -> R<TS> {
+        let subs = Self::parse(m)?.subs;
+        Ok(match n_str(m).as_str() {
+            "regs" => quote!(#(::hdl::reg::hold::regs_connect(&mut #subs);)*),
+            "dff_setup" => quote!(#(::hdl::reg::hold::dffs_connect(&mut #subs);)*),
+            "clock" => quote!(#(#subs.clock.connect();)*),
+            _ => quote!(#(#subs.clock.connect(); #subs.rst.connect();)*),
+        })
+    }
+}
 enum P {
     Wild,
     Alts(Vec<Expr>, bool /* integers or constants among them */),
@@ -365,6 +410,12 @@ impl VisitMut for Sim {
                 *s = parse_quote!({});
                 return;
             }
+            if Setup::is(&m.mac) {
+                if let Ok(t) = Setup::sim(&m.mac) {
+                    *s = parse_quote!(#t);
+                }
+                return;
+            }
         }
         visit_mut::visit_stmt_mut(self, s)
     }
@@ -433,14 +484,7 @@ impl Connect {
                 TS::new()
             }
             Stmt::Expr(e, _) => self.expr(e),
-            Stmt::Macro(m) if m.mac.path.is_ident("dff_setup") || m.mac.path.is_ident("clock") => {
-                let Ok(a) = args_of(&m.mac) else {
-                    return TS::new();
-                };
-                let (me, d) = (&a[0], &a[2..]);
-                let d2 = if m.mac.path.is_ident("dff_setup") { d } else { &[] };
-                quote!(#(::rust_hdl::prelude::logic::logic_connect_fn(&mut #me.#d.clock);)* #(::rust_hdl::prelude::logic::logic_connect_fn(&mut #me.#d2.d);)*)
-            }
+            Stmt::Macro(m) if Setup::is(&m.mac) => Setup::connect(&m.mac).unwrap_or_default(),
             Stmt::Item(Item::Const(c)) => quote!(#c),
             _ => TS::new(),
         }
@@ -897,21 +941,28 @@ impl Hdl {
     fn macro_stmt(&mut self, m: &Macro) -> R<TS> {
         let n = last(&m.path).to_string();
         match n.as_str() {
-            "dff_setup" | "clock" => {
-                let a = args_of(m)?;
-                if a.len() < 3 {
-                    return err(m, "expected (self, clock, register, ..)");
-                }
-                let (me, ck) = (&a[0], &a[1]);
-                let cs = quote!(#ck).to_string();
+            "regs" | "dff_setup" | "clock" | "clock_reset" => {
+                let s = Setup::parse(m)?;
+                let mut pin = |p: &TS| -> R<(TS, TS)> {
+                    let p = self.place(&parse_quote!(#p))?.unwrap();
+                    Ok((p.tokens, p.name))
+                };
+                let mut read = |p: &TS| -> R<TS> {
+                    let (t, n) = pin(p)?;
+                    Ok(quote!(::hdl::rt::read(&#t, #n)))
+                };
+                let (clock, rst) = (read(&s.clock)?, s.rst.as_ref().map(&mut read).transpose()?);
                 let mut out = TS::new();
-                for d in &a[2..] {
-                    let ds = quote!(#d).to_string();
-                    let (dc, dd, dq) = (format!("{ds}$clock"), format!("{ds}$d"), format!("{ds}$q"));
-                    out.extend(quote!(::hdl::rt::assign(&#me.#d.clock, #dc.to_string(), ::hdl::rt::read(&#me.#ck, #cs.to_string()));));
-                    if n == "dff_setup" {
-                        out.extend(quote!(::hdl::rt::assign(&#me.#d.d, #dd.to_string(), ::hdl::rt::read(&#me.#d.q, #dq.to_string()));))
-                    }
+                for d in &s.subs {
+                    let (t, n) = pin(d)?;
+                    out.extend(match n_str(m).as_str() {
+                        "regs" => quote!(::hdl::reg::hold::regs_hdl(&#t, #n, #clock, #rst);),
+                        "dff_setup" => quote!(::hdl::reg::hold::dffs_hdl(&#t, #n, #clock);),
+                        _ => {
+                            let rst = rst.as_ref().map(|r| quote!(::hdl::rt::assign(&#t.rst, #n + "$rst", #r);));
+                            quote!(::hdl::rt::assign(&#t.clock, #n + "$clock", #clock); #rst)
+                        }
+                    })
                 }
                 Ok(out)
             }

@@ -87,7 +87,7 @@ pub fn literal(e: &VerilogExpression) -> String {
         _ => panic!("case label is not a constant: {e:?}"),
     }
 }
-fn mangle(n: &str) -> String {
+pub(crate) fn mangle(n: &str) -> String {
     let n = n.replace("$", "_");
     if KEYWORDS.contains(&n.as_str()) { n + "_k" } else { n }
 }
@@ -1019,12 +1019,14 @@ fn surely(b: &VerilogBlock, c: &Ctx) -> HashMap<String, Vec<bool>> {
     }
     out
 }
-fn is_dff(m: &Module) -> Option<&str> {
+/// a register: its power-up value, and its reset value if it has a reset
+fn is_dff(m: &Module) -> Option<(&str, bool)> {
     let mut n: Vec<_> = m.atoms.iter().map(|a| a.name.as_str()).collect();
     n.sort();
+    let reset = n == ["clock", "d", "q", "rst"];
     match &m.code {
-        Verilog::Custom(c) if n == ["clock", "d", "q"] && m.subs.is_empty() && c.contains("q <= d;") => {
-            Some(c.split("q = ").nth(1)?.split(';').next()?)
+        Verilog::Custom(c) if (reset || n == ["clock", "d", "q"]) && m.subs.is_empty() && c.contains("q <= d;") => {
+            Some((c.split("q = ").nth(1)?.split(';').next()?, reset))
         }
         _ => None,
     }
@@ -1037,6 +1039,7 @@ fn rng(b: usize) -> String {
 pub struct Emit {
     bodies: BTreeMap<String, String>,
     pub text: String,
+    cores: Vec<String>,
     used: HashMap<String, usize>,
 }
 impl Emit {
@@ -1110,7 +1113,7 @@ impl Emit {
                     }
                     VerilogStatement::Assignment(VerilogExpression::Signal(d), VerilogExpression::Signal(r)) => {
                         let (d, r) = (c.id(d), c.id(r));
-                        if d.ends_with("clock") && r.ends_with("clock") {
+                        if (d.ends_with("clock") && r.ends_with("clock")) || (d.ends_with("$rst") && r == "rst") {
                             out.insert(d, r);
                         }
                     }
@@ -1120,6 +1123,11 @@ impl Emit {
         }
         if let Verilog::Combinatorial(b) = &m.code {
             al(b, &m.subs, &c, &mut vec![], &mut alias)
+        }
+        if let Verilog::Combinatorial(b) = &m.code {
+            let mut wr = HashMap::new();
+            writes(b, &c, &mut wr);
+            alias.retain(|d, r| wr.get(d) == Some(&1) && !wr.contains_key(r))
         }
         c.alias = alias.clone();
         let comb = matches!(m.code, Verilog::Combinatorial(_));
@@ -1226,10 +1234,16 @@ impl Emit {
                 let k = if (isin && wire_out.contains(&f)) || (!isin && is_dff(sm).is_none()) { "wire" } else { "reg" };
                 let _ = writeln!(s, "  {k} {}{};", rng(a.bits), mangle(&f));
             }
-            if let Some(init) = is_dff(sm) {
-                let ck = mangle(alias.get(&format!("{n}$clock")).unwrap_or(&format!("{n}$clock")));
+            if let Some((init, reset)) = is_dff(sm) {
+                let pin = |p: &str| mangle(alias.get(&format!("{n}${p}")).unwrap_or(&format!("{n}${p}")));
+                let (ck, rst) = (pin("clock"), pin("rst"));
                 let n = mangle(n);
-                let _ = writeln!(s, "  initial {n}_q = {init};\n  always @(posedge {ck}) {n}_q <= {n}_d;");
+                let _ = writeln!(s, "  initial {n}_q = {init};");
+                let _ = if reset {
+                    writeln!(s, "  always @(posedge {ck}) if ({rst}) {n}_q <= {init}; else {n}_q <= {n}_d;")
+                } else {
+                    writeln!(s, "  always @(posedge {ck}) {n}_q <= {n}_d;")
+                };
             } else {
                 let k = self.module(sm, &format!("{want}_{}", mangle(n)));
                 let _ = writeln!(s, "  {k} u_{} (", mangle(n));
@@ -1257,7 +1271,12 @@ impl Emit {
         }
         match &m.code {
             Verilog::Custom(t) => s += t,
-            Verilog::Wrapper(w) => s += &w.code,
+            Verilog::Wrapper(w) => {
+                s += &w.code;
+                if !w.cores.is_empty() && !self.cores.contains(&w.cores) {
+                    self.cores.push(w.cores.clone())
+                }
+            }
             _ => {}
         }
         s += &linked;
@@ -1298,5 +1317,5 @@ pub fn emit<B: Block>(b: &B, top: &str) -> String {
     b.accept(top, &mut t);
     let mut e = Emit::default();
     e.module(&t.top.unwrap(), top);
-    tidy(&e.text)
+    tidy(&e.text) + &e.cores.iter().map(|c| format!("\n{}\n", c.trim_end())).collect::<String>()
 }
