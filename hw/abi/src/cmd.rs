@@ -1,0 +1,278 @@
+//! The command ring: a slot is 128 bytes in host memory, the command in its first half, the answer in its second.
+//!
+//! The driver writes the command, then `CMD_PRODUCER`. The firmware executes commands in order, writes the answer and
+//! counts `CMD_CONSUMER` up. A command with any bad field changes nothing; the answer names the field.
+
+use crate::layout;
+
+/// Bytes of a slot.
+pub const SLOT: usize = 128;
+/// Offset of the answer in a slot.
+pub const ANSWER: usize = 64;
+
+/// Command opcodes.
+pub mod op {
+    #![allow(missing_docs)]
+    pub const NOP: u8 = 0;
+    pub const QUERY_DEVICE: u8 = 1;
+    pub const CREATE_PD: u8 = 2;
+    pub const DESTROY_PD: u8 = 3;
+    pub const CREATE_MR: u8 = 4;
+    pub const DESTROY_MR: u8 = 5;
+    pub const CREATE_CQ: u8 = 6;
+    pub const DESTROY_CQ: u8 = 7;
+    pub const CREATE_EQ: u8 = 8;
+    pub const DESTROY_EQ: u8 = 9;
+    pub const CREATE_QP: u8 = 10;
+    pub const MODIFY_QP: u8 = 11;
+    pub const QUERY_QP: u8 = 12;
+    pub const DESTROY_QP: u8 = 13;
+    pub const SET_GID: u8 = 14;
+    pub const SET_PORT: u8 = 15;
+    pub const LIST_OWNED: u8 = 16;
+    pub const RECLAIM: u8 = 17;
+}
+
+/// Results of a command.
+pub mod result {
+    #![allow(missing_docs)]
+    pub const OK: u8 = 0;
+    /// No such command.
+    pub const BAD_OPCODE: u8 = 1;
+    /// A field's value is impossible; the answer's `FIELD` is the field's bit number in the command.
+    pub const BAD_FIELD: u8 = 2;
+    /// No such object; `FIELD` names the reference.
+    pub const NO_OBJECT: u8 = 3;
+    /// The object belongs to another owner.
+    pub const NOT_OWNER: u8 = 4;
+    /// All entries of the table are in use.
+    pub const NO_ROOM: u8 = 5;
+    /// Others still refer to the object.
+    pub const IN_USE: u8 = 6;
+    /// The QP's state does not allow this transition.
+    pub const BAD_TRANSITION: u8 = 7;
+    /// A required attribute is missing; `FIELD` is its bit in the mask.
+    pub const MISSING_ATTRIBUTE: u8 = 8;
+    /// An attribute is not allowed here; `FIELD` is its bit in the mask.
+    pub const FORBIDDEN_ATTRIBUTE: u8 = 9;
+    /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV).
+    pub const UNSUPPORTED: u8 = 10;
+    /// The device failed while executing; see the health register.
+    pub const DEVICE_ERROR: u8 = 11;
+}
+
+layout! {
+    /// Head of every command.
+    pub mod head: 64 {
+        /// One of `op`.
+        OPCODE = 0, 8;
+        /// Doorbell page, that is owner, on whose behalf.
+        OWNER = 16, 12;
+        /// Number of the object (destroy, modify, query).
+        NUMBER = 32, 24;
+    }
+}
+
+layout! {
+    /// Head of every answer.
+    pub mod answer: 64 {
+        /// One of `result`.
+        RESULT = 0, 8;
+        /// Which field is wrong, see `result`.
+        FIELD = 16, 16;
+        /// Number of the created object.
+        NUMBER = 32, 24;
+        /// Command-specific value.
+        VALUE = 64, 64;
+        /// Second command-specific value.
+        VALUE2 = 128, 64;
+        /// Phase: inverse of bit `CMD_LOG2` of the command's count, so the first lap writes 1.
+        PHASE = 504, 1;
+    }
+}
+
+layout! {
+    /// CREATE_MR. The answer's number is the key index, `VALUE` the key (lkey and rkey).
+    pub mod create_mr: 64 {
+        /// Protection domain.
+        PD = 32, 16;
+        /// Access flags, as `table::access`.
+        ACCESS = 48, 4;
+        /// Contiguous: `PAGES` is the IOVA of the whole region.
+        CONTIGUOUS = 52, 1;
+        /// Log2 of the page size: 12, 16, 21 or 30.
+        PAGE_SHIFT = 56, 6;
+        /// First virtual address.
+        VA = 64, 64;
+        /// Bytes.
+        LENGTH = 128, 64;
+        /// IOVA of the region, or of a list of 8-byte page addresses in host memory.
+        PAGES = 192, 64;
+    }
+}
+
+layout! {
+    /// CREATE_CQ.
+    pub mod create_cq: 64 {
+        /// Log2 of the entries, 0 to 22.
+        LOG2_ENTRIES = 32, 5;
+        /// Event queue.
+        EQN = 40, 8;
+        /// Ring in host memory, aligned to 4096.
+        BASE = 64, 64;
+    }
+}
+
+layout! {
+    /// CREATE_EQ.
+    pub mod create_eq: 64 {
+        /// Log2 of the entries, 0 to 22.
+        LOG2_ENTRIES = 32, 5;
+        /// MSI-X vector.
+        VECTOR = 40, 8;
+        /// Ring in host memory, aligned to 4096.
+        BASE = 64, 64;
+        /// As `table::eq`.
+        MODERATION_COUNT = 128, 16;
+        /// As `table::eq`, in cycles.
+        MODERATION_CYCLES = 160, 24;
+    }
+}
+
+layout! {
+    /// CREATE_QP: the QP starts in RESET.
+    pub mod create_qp: 64 {
+        /// One of `table::qp_type`.
+        TYPE = 32, 2;
+        /// Log2 of the send ring's blocks, 0 to 15.
+        SQ_LOG2 = 40, 4;
+        /// Log2 of the receive ring's blocks, 0 to 15.
+        RQ_LOG2 = 44, 4;
+        /// Protection domain.
+        PD = 48, 16;
+        /// CQ of the send queue.
+        SEND_CQN = 64, 24;
+        /// CQ of the receive queue.
+        RECV_CQN = 96, 24;
+        /// Send ring in host memory, aligned to 64.
+        SQ_BASE = 128, 64;
+        /// Receive ring in host memory, aligned to 64.
+        RQ_BASE = 192, 64;
+    }
+}
+
+/// Attribute mask bits of MODIFY_QP, as `ibv_qp_attr_mask`.
+pub mod attr {
+    #![allow(missing_docs)]
+    pub const STATE: u32 = 1 << 0;
+    pub const CUR_STATE: u32 = 1 << 1;
+    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+    pub const ACCESS_FLAGS: u32 = 1 << 3;
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    pub const PORT: u32 = 1 << 5;
+    pub const QKEY: u32 = 1 << 6;
+    pub const AV: u32 = 1 << 7;
+    pub const PATH_MTU: u32 = 1 << 8;
+    pub const TIMEOUT: u32 = 1 << 9;
+    pub const RETRY_CNT: u32 = 1 << 10;
+    pub const RNR_RETRY: u32 = 1 << 11;
+    pub const RQ_PSN: u32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub const ALT_PATH: u32 = 1 << 14;
+    pub const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub const SQ_PSN: u32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub const PATH_MIG_STATE: u32 = 1 << 18;
+    pub const CAP: u32 = 1 << 19;
+    pub const DEST_QPN: u32 = 1 << 20;
+}
+
+layout! {
+    /// MODIFY_QP, and the attributes that QUERY_QP answers at the same place.
+    pub mod modify_qp: 64 {
+        /// Which of the fields below count, as `attr`.
+        MASK = 64, 32;
+        /// New state, as `table::qp_state`.
+        STATE = 96, 3;
+        /// State that the caller believes in.
+        CUR_STATE = 100, 3;
+        /// Path MTU code, 1 to 5.
+        PATH_MTU = 104, 3;
+        /// Access flags, as `table::access`.
+        ACCESS = 108, 4;
+        /// Outstanding READs and atomics, 0 to 16.
+        MAX_READS = 112, 5;
+        /// Outstanding READs and atomics as responder, 0 to 16.
+        MAX_DEST_READS = 120, 5;
+        /// Peer's QP number.
+        DEST_QPN = 128, 24;
+        /// RNR timer code.
+        MIN_RNR_TIMER = 152, 5;
+        /// Expected PSN.
+        RQ_PSN = 160, 24;
+        /// Verbs timeout code.
+        TIMEOUT = 184, 5;
+        /// First PSN.
+        SQ_PSN = 192, 24;
+        /// Retry count.
+        RETRY_CNT = 216, 3;
+        /// RNR retry count.
+        RNR_RETRY = 220, 3;
+        /// Index of the source GID.
+        GID = 224, 8;
+        /// Traffic class.
+        TRAFFIC_CLASS = 232, 8;
+        /// Hop limit.
+        HOP_LIMIT = 240, 8;
+        /// VLAN priority.
+        PRIORITY = 248, 3;
+        /// Destination MAC, first wire byte lowest.
+        DMAC = 256, 48;
+        /// UDP source port.
+        SPORT = 304, 16;
+        /// Destination IP as wire bytes, first lowest.
+        DIP_LOW = 320, 64;
+        /// Rest of the destination IP.
+        DIP_HIGH = 384, 64;
+        /// P_Key index.
+        PKEY_INDEX = 448, 16;
+        /// Flow label.
+        FLOW_LABEL = 464, 20;
+        /// Port, always 1.
+        PORT = 488, 8;
+    }
+}
+
+layout! {
+    /// SET_GID.
+    pub mod set_gid: 64 {
+        /// Index.
+        INDEX = 32, 8;
+        /// 1 sets, 0 clears the entry.
+        VALID = 40, 1;
+        /// 1: IPv6.
+        IS_IP6 = 41, 1;
+        /// The GID has a VLAN.
+        TAGGED = 42, 1;
+        /// VLAN id.
+        VLAN = 48, 12;
+        /// MAC, first wire byte lowest.
+        MAC = 64, 48;
+        /// IP as wire bytes, first lowest.
+        IP_LOW = 128, 64;
+        /// Rest of the IP.
+        IP_HIGH = 192, 64;
+    }
+}
+
+layout! {
+    /// SET_PORT.
+    pub mod set_port: 64 {
+        /// Raw frames to the raw queue.
+        RAW_ON = 32, 1;
+        /// All of them.
+        PROMISCUOUS = 33, 1;
+        /// Station address, first wire byte lowest.
+        MAC = 64, 48;
+    }
+}

@@ -1,0 +1,210 @@
+//! What lies in host memory and in the doorbell pages: send and receive WQEs, CQEs, EQEs, doorbells.
+//!
+//! Ring indices run free modulo 2^16 (WQE blocks), 2^24 (CQEs and EQEs): producer minus consumer is the fill, no slot
+//! stays spare and nothing is cleared. A *phase* bit tells a new entry from an old one: it is the inverse of bit
+//! `log2(entries)` of the index, so the first lap writes 1.
+
+use crate::layout;
+
+/// Size of a WQE block; a send WQE takes 1 to [`MAX_WQE_BLOCKS`] of them and wraps the ring end block by block.
+pub const WQE_BLOCK: usize = 64;
+/// Most blocks of one send WQE.
+pub const MAX_WQE_BLOCKS: usize = 4;
+/// Scatter/gather entries in the first block of a send WQE; every further block holds [`SGES_PER_BLOCK`].
+pub const FIRST_BLOCK_SGES: usize = 2;
+/// Scatter/gather entries in a receive WQE and in each further block of a send WQE.
+pub const SGES_PER_BLOCK: usize = 4;
+/// Offset of the first SGE, or of inline data, in a send WQE.
+pub const SEND_PAYLOAD_OFFSET: usize = 32;
+/// Most bytes of inline data.
+pub const MAX_INLINE: usize = MAX_WQE_BLOCKS * WQE_BLOCK - SEND_PAYLOAD_OFFSET;
+/// Longest message (IBTA 9.7.3).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+/// Send opcodes, in [`send_wqe::OPCODE`].
+pub mod send_op {
+    #![allow(missing_docs)]
+    pub const SEND: u8 = 0;
+    pub const SEND_IMM: u8 = 1;
+    pub const WRITE: u8 = 2;
+    pub const WRITE_IMM: u8 = 3;
+    pub const READ: u8 = 4;
+    pub const COMPARE_SWAP: u8 = 5;
+    pub const FETCH_ADD: u8 = 6;
+    pub const SEND_INV: u8 = 7;
+    pub const LOCAL_INV: u8 = 8;
+}
+
+layout! {
+    /// First block of a send work queue entry.
+    pub mod send_wqe: 64 {
+        /// One of `send_op`.
+        OPCODE = 0, 8;
+        /// Completes with a CQE.
+        SIGNALED = 8, 1;
+        /// Sets the solicited-event bit of the last packet.
+        SOLICITED = 9, 1;
+        /// Waits until all earlier READs and atomics of this QP are complete.
+        FENCE = 10, 1;
+        /// The payload stands in the WQE, from byte 32 on, in place of SGEs.
+        INLINE = 11, 1;
+        /// Blocks of this WQE, 1 to 4.
+        BLOCKS = 16, 3;
+        /// Scatter/gather entries, 0 to 14.
+        SGES = 20, 4;
+        /// Immediate data as 4 wire bytes, or the key to invalidate.
+        IMM = 32, 32;
+        /// Remote virtual address of WRITE, READ and atomics.
+        REMOTE_VA = 64, 64;
+        /// Remote key.
+        RKEY = 128, 32;
+        /// Length of the message in bytes; equals the sum of the SGEs.
+        LENGTH = 160, 32;
+        /// Free-running block index of this block: what a direct WQE is matched by.
+        INDEX = 192, 16;
+        /// QP number: what a direct WQE is addressed by.
+        QPN = 224, 24;
+    }
+}
+
+layout! {
+    /// Scatter/gather entry, 16 bytes; length 0 is allowed anywhere and names no memory.
+    pub mod sge: 16 {
+        /// Virtual address.
+        VA = 0, 64;
+        /// Local key.
+        LKEY = 64, 32;
+        /// Bytes.
+        LENGTH = 96, 32;
+    }
+}
+
+/// What a CQE completes, in [`cqe::OPCODE`]: the send opcode, or one of these.
+pub mod recv_op {
+    #![allow(missing_docs)]
+    pub const RECV: u8 = 0x80;
+    pub const RECV_IMM: u8 = 0x81;
+    pub const RECV_WRITE_IMM: u8 = 0x82;
+    pub const RECV_INV: u8 = 0x83;
+}
+
+layout! {
+    /// Completion queue entry, 32 bytes, written as one aligned burst.
+    pub mod cqe: 32 {
+        /// QP number.
+        QPN = 0, 24;
+        /// One of `status::wc`.
+        STATUS = 24, 8;
+        /// Index of the WQE's first block (send) or of the receive WQE.
+        WQE_INDEX = 32, 16;
+        /// Names the cause of an error: one of `status::cause`.
+        SYNDROME = 48, 8;
+        /// Send opcode, or one of `recv_op`.
+        OPCODE = 56, 8;
+        /// Bytes received or sent.
+        LENGTH = 64, 32;
+        /// Immediate data as 4 wire bytes, or the key that was invalidated.
+        IMM = 96, 32;
+        /// Sender's QP number (UD).
+        SRC_QPN = 128, 24;
+        /// VLAN tag of the packet, 0 for none.
+        VLAN = 160, 16;
+        /// P_Key index.
+        PKEY_INDEX = 176, 16;
+        /// Clock of the device when the CQE was made, in cycles.
+        TIMESTAMP = 192, 48;
+        /// Blocks that the send WQE took.
+        BLOCKS = 240, 3;
+        /// Phase.
+        PHASE = 248, 1;
+    }
+}
+
+/// Event types, in [`eqe::TYPE`].
+pub mod event {
+    #![allow(missing_docs)]
+    /// An armed CQ has a new entry; number = CQN.
+    pub const COMPLETION: u8 = 1;
+    /// A CQ ran over; number = CQN.
+    pub const CQ_ERROR: u8 = 2;
+    /// A QP went to ERR without a WQE to tell it; number = QPN, data = cause.
+    pub const QP_ERROR: u8 = 3;
+    /// A command finished; number = slot.
+    pub const COMMAND: u8 = 4;
+    /// Link up (data 1) or down (data 0).
+    pub const PORT: u8 = 5;
+    /// A doorbell was refused; number = object, data = cause.
+    pub const DOORBELL: u8 = 6;
+    /// Device health changed; data = health register.
+    pub const HEALTH: u8 = 7;
+    /// The send queue of a QP in SQD has drained; number = QPN.
+    pub const SQ_DRAINED: u8 = 8;
+}
+
+layout! {
+    /// Event queue entry, 16 bytes.
+    pub mod eqe: 16 {
+        /// One of `event`.
+        TYPE = 0, 8;
+        /// Object's number.
+        NUMBER = 32, 24;
+        /// Depends on the type.
+        DATA = 64, 32;
+        /// Phase.
+        PHASE = 120, 1;
+    }
+}
+
+/// Doorbells: offsets in a 4 KiB page of BAR2; the page number is the owner of the objects it may ring.
+pub mod doorbell {
+    /// Bytes of a doorbell page.
+    pub const PAGE: usize = 4096;
+    /// Send queue: [`ring`](super::ring_db).
+    pub const SQ: usize = 0x00;
+    /// Receive queue: [`ring`](super::ring_db).
+    pub const RQ: usize = 0x08;
+    /// Completion queue: [`cq`](super::cq_db).
+    pub const CQ: usize = 0x10;
+    /// Event queue: [`eq`](super::eq_db).
+    pub const EQ: usize = 0x18;
+    /// Direct WQE: one block as eight 8-byte stores in ascending order, then the SQ doorbell.
+    pub const DIRECT_WQE: usize = 0x40;
+}
+
+layout! {
+    /// SQ and RQ doorbell.
+    pub mod ring_db: 8 {
+        /// QP number.
+        NUMBER = 0, 24;
+        /// Producer index in blocks, free-running.
+        PRODUCER = 32, 16;
+    }
+}
+
+layout! {
+    /// CQ doorbell: frees entries and may arm the CQ.
+    pub mod cq_db: 8 {
+        /// CQ number.
+        NUMBER = 0, 24;
+        /// Arms for the next completion.
+        ARM = 24, 1;
+        /// Arms for the next solicited completion or error only.
+        ARM_SOLICITED = 25, 1;
+        /// Arm sequence: an arm whose number was already used is ignored.
+        SEQUENCE = 26, 2;
+        /// Consumer index, free-running: entries below it are free. An armed CQ whose producer is beyond it fires at once.
+        CONSUMER = 32, 24;
+    }
+}
+
+layout! {
+    /// EQ doorbell: frees entries and may arm the interrupt.
+    pub mod eq_db: 8 {
+        /// EQ number.
+        NUMBER = 0, 24;
+        /// Arms the interrupt.
+        ARM = 24, 1;
+        /// Consumer index, free-running.
+        CONSUMER = 32, 24;
+    }
+}

@@ -1,0 +1,258 @@
+//! Rows of the on-chip tables, as the firmware's COMMIT writes them. A row is at most 512 bits; each engine takes from
+//! it the fields it needs, between two packets, so a row is seen whole or not at all.
+
+use crate::layout;
+
+/// Table numbers of the table bus.
+pub mod id {
+    #![allow(missing_docs)]
+    pub const QP_STATE: u8 = 0;
+    pub const QP_ADDRESS: u8 = 1;
+    pub const QP_SEND: u8 = 2;
+    pub const QP_RECV: u8 = 3;
+    pub const CQ: u8 = 4;
+    pub const EQ: u8 = 5;
+    pub const KEY: u8 = 6;
+    pub const MTT: u8 = 7;
+    pub const GID: u8 = 8;
+    pub const PORT: u8 = 9;
+}
+
+/// Effective QP states, as `ibv_qp_state`.
+pub mod qp_state {
+    #![allow(missing_docs)]
+    pub const RESET: u8 = 0;
+    pub const INIT: u8 = 1;
+    pub const RTR: u8 = 2;
+    pub const RTS: u8 = 3;
+    pub const SQD: u8 = 4;
+    pub const SQE: u8 = 5;
+    pub const ERR: u8 = 6;
+}
+
+/// QP types.
+pub mod qp_type {
+    #![allow(missing_docs)]
+    pub const RC: u8 = 0;
+    pub const UC: u8 = 1;
+    pub const UD: u8 = 2;
+}
+
+/// Access flags of MRs and QPs, as `ibv_access_flags`.
+pub mod access {
+    #![allow(missing_docs)]
+    pub const LOCAL_WRITE: u8 = 1;
+    pub const REMOTE_WRITE: u8 = 2;
+    pub const REMOTE_READ: u8 = 4;
+    pub const REMOTE_ATOMIC: u8 = 8;
+}
+
+layout! {
+    /// Effective state of a QP. Writer: control/qp_state.
+    pub mod qp_state_row: 4 {
+        /// One of `qp_state`.
+        STATE = 0, 3;
+        /// Counts up when the QP number is reset: messages of an older generation are dropped.
+        GENERATION = 8, 8;
+    }
+}
+
+layout! {
+    /// Addresses of a connected QP: what egress puts in front of its packets and ingress expects in theirs.
+    pub mod qp_address: 64 {
+        /// Destination MAC, first wire byte lowest.
+        DMAC = 0, 48;
+        /// Index of the source GID.
+        GID = 48, 8;
+        /// Traffic class or type of service (never CE in its lower two bits).
+        TRAFFIC_CLASS = 56, 8;
+        /// Destination IP as wire bytes, first lowest; IPv4 takes the first 4.
+        DIP_LOW = 64, 64;
+        /// Rest of the destination IP.
+        DIP_HIGH = 128, 64;
+        /// UDP source port.
+        SPORT = 192, 16;
+        /// Hop limit or time to live.
+        HOP_LIMIT = 208, 8;
+        /// 1: IPv6.
+        IS_IP6 = 216, 1;
+        /// VLAN priority (PCP), used when the GID has a VLAN.
+        PRIORITY = 217, 3;
+        /// Destination QP number.
+        DEST_QPN = 224, 24;
+        /// P_Key.
+        PKEY = 256, 16;
+        /// Flow label (IPv6).
+        FLOW_LABEL = 272, 20;
+    }
+}
+
+layout! {
+    /// Send side of a QP.
+    pub mod qp_send: 64 {
+        /// One of `qp_type`.
+        TYPE = 0, 2;
+        /// Path MTU code, 1 to 5.
+        MTU = 4, 3;
+        /// With 1 the row (re)starts the queue: indices 0, next PSN from `PSN`. With 0 only attributes change.
+        LOAD = 7, 1;
+        /// Protection domain.
+        PD = 8, 16;
+        /// CQ of the send queue.
+        CQN = 24, 24;
+        /// First PSN.
+        PSN = 48, 24;
+        /// Most outstanding READs and atomics, 0 to 16.
+        MAX_READS = 72, 5;
+        /// Log2 of the ring's blocks, 0 to 15.
+        LOG2_BLOCKS = 80, 4;
+        /// Retry count, 0 to 7.
+        RETRY_COUNT = 84, 3;
+        /// RNR retry count, 7 without limit.
+        RNR_RETRY = 88, 3;
+        /// Verbs timeout: 4.096 us x 2^t, 0 for never.
+        TIMEOUT = 96, 5;
+        /// Doorbell page that may ring it.
+        OWNER = 104, 12;
+        /// Address of the ring in host memory, aligned to 64.
+        BASE = 128, 64;
+    }
+}
+
+layout! {
+    /// Receive side of a QP.
+    pub mod qp_recv: 64 {
+        /// One of `qp_type`.
+        TYPE = 0, 2;
+        /// Path MTU code, 1 to 5.
+        MTU = 4, 3;
+        /// With 1 the row (re)starts the queue: indices 0, expected PSN from `PSN`. With 0 only attributes change.
+        LOAD = 7, 1;
+        /// Protection domain.
+        PD = 8, 16;
+        /// CQ of the receive queue.
+        CQN = 24, 24;
+        /// Expected PSN.
+        PSN = 48, 24;
+        /// READs and atomics that may be outstanding at this responder, 0 to 16.
+        MAX_DEST_READS = 72, 5;
+        /// Log2 of the ring's blocks, 0 to 15.
+        LOG2_BLOCKS = 80, 4;
+        /// RNR timer code that this responder asks for.
+        MIN_RNR_TIMER = 84, 5;
+        /// Access flags, as `access`.
+        ACCESS = 92, 4;
+        /// Doorbell page that may ring it.
+        OWNER = 104, 12;
+        /// Address of the ring in host memory, aligned to 64.
+        BASE = 128, 64;
+        /// P_Key that packets must carry (lower 15 bits; bit 15 full member).
+        PKEY = 192, 16;
+        /// Source IP that packets must come from, as `qp_address::DIP_LOW`.
+        SIP_LOW = 256, 64;
+        /// Rest of the source IP.
+        SIP_HIGH = 320, 64;
+    }
+}
+
+layout! {
+    /// Completion queue.
+    pub mod cq: 64 {
+        /// The CQ exists.
+        VALID = 0, 1;
+        /// Log2 of the entries, 0 to 22.
+        LOG2_ENTRIES = 8, 5;
+        /// Event queue.
+        EQN = 16, 8;
+        /// Doorbell page that may ring it.
+        OWNER = 24, 12;
+        /// Address of the ring in host memory, aligned to 4096.
+        BASE = 64, 64;
+    }
+}
+
+layout! {
+    /// Event queue.
+    pub mod eq: 64 {
+        /// The EQ exists.
+        VALID = 0, 1;
+        /// Log2 of the entries, 0 to 22.
+        LOG2_ENTRIES = 8, 5;
+        /// MSI-X vector.
+        VECTOR = 16, 8;
+        /// Doorbell page that may ring it.
+        OWNER = 24, 12;
+        /// Moderation: interrupt after this many events, 0 or 1 for at once.
+        MODERATION_COUNT = 40, 16;
+        /// Address of the ring in host memory, aligned to 4096.
+        BASE = 64, 64;
+        /// Moderation: interrupt this many cycles after the first event at the latest.
+        MODERATION_CYCLES = 128, 24;
+    }
+}
+
+layout! {
+    /// Memory key: a region (or, later, a window). Key number = index in the upper 24 bits, key byte in the lower 8.
+    pub mod key: 64 {
+        /// The key exists.
+        VALID = 0, 1;
+        /// Access flags, as `access`.
+        ACCESS = 1, 4;
+        /// 1: `IOVA` is the address of the whole region; 0: the MTT has its pages.
+        CONTIGUOUS = 5, 1;
+        /// Key byte: lower 8 bits of the lkey and rkey.
+        KEY_BYTE = 8, 8;
+        /// Protection domain.
+        PD = 16, 16;
+        /// Log2 of the page size: 12, 16, 21 or 30.
+        PAGE_SHIFT = 32, 6;
+        /// Index of the first MTT entry.
+        MTT_INDEX = 40, 24;
+        /// First virtual address.
+        VA = 64, 64;
+        /// Length in bytes; `VA + LENGTH` does not pass 2^64.
+        LENGTH = 128, 64;
+        /// Contiguous: address that `VA` stands for.
+        IOVA = 192, 64;
+    }
+}
+
+layout! {
+    /// One memory translation table entry.
+    pub mod mtt: 8 {
+        /// Page frame: address >> 12.
+        FRAME = 0, 36;
+    }
+}
+
+layout! {
+    /// GID table entry: one of the port's own addresses.
+    pub mod gid: 64 {
+        /// The entry exists.
+        VALID = 0, 1;
+        /// 1: IPv6.
+        IS_IP6 = 1, 1;
+        /// Frames carry (and must carry) the VLAN tag below.
+        TAGGED = 2, 1;
+        /// VLAN id.
+        VLAN = 8, 12;
+        /// Source MAC, first wire byte lowest.
+        MAC = 64, 48;
+        /// IP as wire bytes, first lowest; IPv4 takes the first 4.
+        IP_LOW = 128, 64;
+        /// Rest of the IP.
+        IP_HIGH = 192, 64;
+    }
+}
+
+layout! {
+    /// The port (index 0).
+    pub mod port: 64 {
+        /// Station address, first wire byte lowest.
+        MAC = 0, 48;
+        /// Hand non-RoCE frames to the raw queue.
+        RAW_ON = 48, 1;
+        /// Hand all non-RoCE frames to the raw queue, whatever their destination.
+        PROMISCUOUS = 49, 1;
+    }
+}
