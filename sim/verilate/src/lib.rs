@@ -1,1 +1,141 @@
-//! Builds any block with Verilator and loads it.
+//! Runs any RustHDL block in Verilator from a Rust test: emits it, compiles it once, loads it, moves its ports.
+//!
+//! For the authors of blocks and for the simulated NIC. Verilator is about a thousand times faster than RustHDL's own
+//! simulator, and it runs the Verilog that goes to the FPGA rather than the Rust model of it.
+//!
+//! ```no_run
+//! # use hdl::prelude::*;
+//! # fn demo<B: Block + Default + Sync>() -> Result<(), verilate::Error> {
+//! use verilate::{Model, Options, bench::{self, Sink, Source, Stall}};
+//!
+//! let mut m = Model::of(B::default, Options::default())?; // builds, connects and emits the block on a large stack
+//! m.reset();
+//! let mut s = Source::new(&m, "s", Stall::Random, 1);     // drives ports s.valid, s.data, .. against s.ready
+//! let mut k = Sink::new(&m, "m", Stall::Random, 2);       // reads m.valid, m.data, .. and checks the stream protocol
+//! s.push_packet(&[0xab; 100]);
+//! k.expect_packets(1);
+//! bench::run(&mut m, &mut [&mut s, &mut k], 1000);        // panics with a report when the packet is not out by then
+//! assert_eq!(k.pop_packet().unwrap(), [0xab; 100]);
+//! # Ok(()) }
+//! ```
+//!
+//! Environment: `FERROCE_VERILATOR` (the tool), `FERROCE_WAVE` (path prefix: every instance writes its waves there),
+//! `FERROCE_MODELS` (cache of compiled models, default `target/verilate`), `FERROCE_SCALE` (see [`scale`]).
+
+pub mod bench;
+pub mod bits;
+mod compile;
+mod model;
+mod paths;
+mod tool;
+
+pub use model::{Model, Pick, Port};
+pub use paths::{cache_dir, firmware_image, picorv32_source};
+
+use hdl::prelude::*;
+use std::path::PathBuf;
+
+/// How to build a model. `Options::default()` suits nearly every block.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Name in the cache and in wave files; by default the type of the block.
+    pub name: Option<String>,
+    /// Third-party Verilog to compile along, not linted (for instance [`picorv32_source`]).
+    pub sources: Vec<PathBuf>,
+    /// Path prefix of the wave files, one per instance: `<prefix><name>-<process>-<instance>.fst`, or `.vcd` on a
+    /// machine without the headers FST needs (Debian: `liblz4-dev zlib1g-dev`). `FERROCE_WAVE` sets it for all.
+    pub wave: Option<String>,
+    /// Count executed lines, for [`Model::write_coverage`].
+    pub coverage: bool,
+    /// Lint rules to waive beyond the project's list, for text that is not ours.
+    pub waive: Vec<&'static str>,
+}
+
+/// A port of the top module. `name` is RustHDL's flattened name, such as `s$data`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    pub name: String,
+    pub bits: usize,
+    pub input: bool,
+}
+
+impl PortInfo {
+    pub fn input(name: &str, bits: usize) -> Self {
+        Self { name: name.into(), bits, input: true }
+    }
+    pub fn output(name: &str, bits: usize) -> Self {
+        Self { name: name.into(), bits, input: false }
+    }
+}
+
+/// Why a model could not be built. `Debug` prints the message too, so that `unwrap` in a test reads well.
+#[derive(thiserror::Error)]
+pub enum Error {
+    #[error("{tool} not found: {hint}")]
+    Missing { tool: &'static str, hint: String },
+    #[error("{step} failed for `{name}` (its Verilog is in {dir}):\n{output}")]
+    Build { step: &'static str, name: String, dir: String, output: String },
+    #[error("port `{port}` of `{name}` is not a port of the emitted top module")]
+    Port { name: String, port: String },
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("cannot load {path}: {source}")]
+    Load { path: String, source: libloading::Error },
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Runs `f` on a stack of 256 MiB. A 512-bit `Signal` takes 1.5 KB and a block lives on the stack while it is built,
+/// so a large design overruns the 2 MiB of a test thread. Panics in `f` pass through.
+pub fn on_big_stack<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(256 << 20).spawn_scoped(scope, f);
+        thread.expect("no memory for a large stack").join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// `count` random cases, times `FERROCE_SCALE` (a factor, 1 when unset, at least one case remains).
+/// `./ferroce test --all` sets it high.
+pub fn scale(count: usize) -> usize {
+    let Ok(text) = std::env::var("FERROCE_SCALE") else { return count };
+    let factor: f64 = text.parse().unwrap_or_else(|_| panic!("FERROCE_SCALE={text}: want a number"));
+    ((count as f64 * factor) as usize).max(1)
+}
+
+/// The ports of `block`, found by walking its outermost scope.
+pub fn ports<B: Block>(block: &B) -> Vec<PortInfo> {
+    #[derive(Default)]
+    struct Walk {
+        depth: usize,
+        path: Vec<String>,
+        ports: Vec<PortInfo>,
+    }
+    impl Probe for Walk {
+        fn visit_start_scope(&mut self, _: &str, _: &dyn Block) {
+            self.depth += 1;
+        }
+        fn visit_end_scope(&mut self, _: &str, _: &dyn Block) {
+            self.depth -= 1;
+        }
+        fn visit_start_namespace(&mut self, name: &str, _: &dyn Block) {
+            self.path.push(name.into());
+        }
+        fn visit_end_namespace(&mut self, _: &str, _: &dyn Block) {
+            self.path.pop();
+        }
+        fn visit_atom(&mut self, name: &str, atom: &dyn Atom) {
+            if self.depth == 1 && atom.kind().is_parameter() {
+                let name = self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("$");
+                let input = atom.kind() == AtomKind::InputParameter;
+                self.ports.push(PortInfo { name, bits: atom.bits(), input });
+            }
+        }
+    }
+    let mut walk = Walk::default();
+    block.accept("top", &mut walk);
+    walk.ports
+}

@@ -1,0 +1,35 @@
+//! Where the launcher keeps what it installs, and the files in there that tests and the simulated NIC want.
+
+use crate::Error;
+use std::path::{Path, PathBuf};
+
+/// The launcher's directory: `$XDG_CACHE_HOME/ferroce`, or `~/.cache/ferroce`.
+pub fn cache_dir() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()).map_or_else(home, PathBuf::from).join("ferroce")
+}
+
+/// Top of the repository this was compiled from.
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this crate is at sim/verilate")
+}
+
+/// Cache of compiled models.
+pub(crate) fn models_dir() -> PathBuf {
+    let build = || std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
+    std::env::var_os("FERROCE_MODELS").map_or_else(|| build().join("verilate"), PathBuf::from)
+}
+
+/// The control processor's Verilog, for [`crate::Options::sources`].
+pub fn picorv32_source() -> Result<PathBuf, Error> {
+    existing(cache_dir().join("picorv32.v"), "picorv32.v", "type `./ferroce setup` at the top of the repository")
+}
+
+/// The firmware image that belongs to the sources of this repository (flat binary, loaded at address 0).
+pub fn firmware_image() -> Result<PathBuf, Error> {
+    existing(cache_dir().join("firmware.bin"), "the firmware image", "type `firmware/build.sh`")
+}
+
+fn existing(path: PathBuf, tool: &'static str, hint: &str) -> Result<PathBuf, Error> {
+    if path.exists() { Ok(path) } else { Err(Error::Missing { tool, hint: hint.into() }) }
+}

@@ -1,0 +1,75 @@
+//! Finds Verilator and the C++ compiler, and runs them.
+
+use crate::{Error, paths};
+use std::{path::PathBuf, process::Command, sync::OnceLock};
+
+/// The Verilator in use.
+pub(crate) struct Verilator {
+    /// `VERILATOR_ROOT`: holds `include/`, and `bin/verilator_bin` when the wrapper scripts can be skipped.
+    pub root: PathBuf,
+    /// Version and build, part of every cache key.
+    pub version: String,
+    command: PathBuf,
+}
+
+impl Verilator {
+    /// `FERROCE_VERILATOR`, else what `./ferroce setup` installed, else the `PATH`. Asked for once per process.
+    pub fn find() -> Result<&'static Verilator, Error> {
+        static FOUND: OnceLock<Option<Verilator>> = OnceLock::new();
+        let found = FOUND.get_or_init(|| match std::env::var_os("FERROCE_VERILATOR") {
+            Some(path) => Self::probe(path.into()),
+            None => [paths::cache_dir().join("venv/bin/verilator-cli"), "verilator".into(), "verilator-cli".into()]
+                .into_iter()
+                .find_map(Self::probe),
+        });
+        found.as_ref().ok_or_else(|| Error::Missing {
+            tool: "Verilator",
+            hint: match std::env::var("FERROCE_VERILATOR") {
+                Ok(path) => format!("FERROCE_VERILATOR={path} does not run"),
+                Err(_) => "type `./ferroce setup` at the top of the repository, \
+                           or set FERROCE_VERILATOR to the path of Verilator 5.48 or later"
+                    .into(),
+            },
+        })
+    }
+
+    fn probe(path: PathBuf) -> Option<Verilator> {
+        let out = Command::new(&path).arg("-V").output().ok().filter(|out| out.status.success())?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        let version = text.lines().next()?.trim().to_string();
+        let roots = || text.lines().filter_map(|line| line.trim().strip_prefix("VERILATOR_ROOT")?.split_once('='));
+        let root =
+            roots().map(|(_, root)| PathBuf::from(root.trim())).find(|r| r.join("include/verilated.h").exists())?;
+        // The wrappers of the Python package poll every 0.1 s: a small block is half that.
+        let binary = root.join("bin/verilator_bin");
+        Some(Verilator { command: if binary.exists() { binary } else { path }, root, version })
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.command);
+        command.env("VERILATOR_ROOT", &self.root);
+        command
+    }
+}
+
+/// Version of the C++ compiler, part of every cache key.
+pub(crate) fn compiler_version() -> Result<&'static str, Error> {
+    static VERSION: OnceLock<Option<String>> = OnceLock::new();
+    let ask = || {
+        let out = Command::new("g++").arg("-dumpfullversion").output().ok()?;
+        Some(String::from_utf8_lossy(&out.stdout).trim().to_string())
+    };
+    VERSION.get_or_init(ask).as_deref().ok_or_else(|| Error::Missing {
+        tool: "g++",
+        hint: "type `apt-get install g++` as root, or `./ferroce setup`".into(),
+    })
+}
+
+/// Runs to the end; the error is everything the command said.
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+    let out = command.output().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr)))
+}
