@@ -10,10 +10,9 @@ use crate::layout;
 pub const WQE_BLOCK: usize = 64;
 /// Most blocks of one send WQE.
 pub const MAX_WQE_BLOCKS: usize = 4;
-/// Scatter/gather entries in the first block of a send WQE; every further block holds [`SGES_PER_BLOCK`].
-pub const FIRST_BLOCK_SGES: usize = 2;
-/// Scatter/gather entries in a receive WQE and in each further block of a send WQE.
-pub const SGES_PER_BLOCK: usize = 4;
+/// Most scatter/gather entries of a WQE. A receive WQE is one block of them; a send WQE has two in its first block and
+/// two at the start of its second.
+pub const MAX_SGE: usize = 4;
 /// Offset of the first SGE, or of inline data, in a send WQE.
 pub const SEND_PAYLOAD_OFFSET: usize = 32;
 /// Most bytes of inline data.
@@ -50,8 +49,8 @@ layout! {
         INLINE = 11, 1;
         /// Blocks of this WQE, 1 to 4.
         BLOCKS = 16, 3;
-        /// Scatter/gather entries, 0 to 14.
-        SGES = 20, 4;
+        /// Scatter/gather entries, 0 to `MAX_SGE`.
+        SGES = 20, 3;
         /// Immediate data as 4 wire bytes, or the key to invalidate.
         IMM = 32, 32;
         /// Remote virtual address of WRITE, READ and atomics.

@@ -1,0 +1,1 @@
+//! Registers, table bus, QP state, mailbox, soft core, counters.

@@ -1,0 +1,1 @@
+//! Memory keys, translation and DMA.

@@ -1,0 +1,456 @@
+//! The messages that blocks send each other. One file, so that a reader sees the whole of what crosses a room's wall.
+//!
+//! Conventions: byte i of anything that comes from the wire or from memory is bits `8i+7..8i`; multi-byte wire fields
+//! are already turned into numbers; a local QP number is a [`Qp`] (the wire's 24-bit QPN, once its upper half is known
+//! to be zero). Every message about a QP carries its generation: the reader drops it when the QP has been reset since.
+
+use hdl::prelude::*;
+
+/// Local QP number, up to 4,096 QPs.
+pub type Qp = Bits<12>;
+/// Generation of a QP number.
+pub type Gen = Bits<8>;
+/// Packet or message sequence number.
+pub type Psn = Bits<24>;
+/// Byte address in the receive or transmit buffer; wraps at the buffer's size.
+pub type BufAddr = Bits<20>;
+
+/// What ingress knows of a frame that passed all its checks. Source: wire/ingress.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct RxMeta {
+    /// Not RoCE: for the raw queue. `buf` and `payload` then span the whole frame.
+    pub raw: Bit,
+    /// First payload byte in the receive buffer.
+    pub buf: BufAddr,
+    /// Payload bytes, without pad and ICRC.
+    pub payload: Bits<14>,
+    /// Buffer rows (one beat each) that the frame occupies.
+    pub rows: Bits<12>,
+    /// BTH opcode.
+    pub opcode: Bits<8>,
+    /// BTH destination QPN.
+    pub qpn: Bits<24>,
+    /// BTH PSN.
+    pub psn: Psn,
+    /// BTH P_Key.
+    pub pkey: Bits<16>,
+    /// BTH AckReq.
+    pub ack_req: Bit,
+    /// BTH solicited event.
+    pub solicited: Bit,
+    /// BTH pad count.
+    pub pad: Bits<2>,
+    /// RETH or AtomicETH virtual address.
+    pub va: Bits<64>,
+    /// RETH or AtomicETH R_Key; DETH Q_Key.
+    pub rkey: Bits<32>,
+    /// RETH DMA length.
+    pub dma_len: Bits<32>,
+    /// AETH syndrome.
+    pub syndrome: Bits<8>,
+    /// AETH MSN; DETH source QPN.
+    pub msn: Bits<24>,
+    /// Immediate data or key to invalidate, as 4 wire bytes.
+    pub imm: Bits<32>,
+    /// Source IP as wire bytes; IPv4 in the lower 32 bits, rest zero.
+    pub sip: Bits<128>,
+    /// IPv6.
+    pub ip6: Bit,
+    /// Index of our GID that the frame was sent to.
+    pub gid: Bits<8>,
+    /// VLAN tag control, 0 when untagged.
+    pub vlan: Bits<16>,
+    /// The IP header carried a CE mark.
+    pub ce: Bit,
+}
+
+/// A completion to be written. Sources: transport/commit, transport/completer. Zero `valid` means none.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Completion {
+    /// There is one.
+    pub valid: Bit,
+    /// CQ number.
+    pub cqn: Bits<12>,
+    /// QP number.
+    pub qpn: Qp,
+    /// `abi::status::wc`.
+    pub status: Bits<8>,
+    /// `abi::status::cause`.
+    pub cause: Bits<8>,
+    /// `abi::queue::send_op` or `recv_op`.
+    pub opcode: Bits<8>,
+    /// First block of the WQE.
+    pub wqe_index: Bits<16>,
+    /// Blocks of the WQE.
+    pub blocks: Bits<3>,
+    /// Bytes.
+    pub length: Bits<32>,
+    /// Immediate data or invalidated key.
+    pub imm: Bits<32>,
+    /// Fires a CQ that is armed for solicited completions.
+    pub solicited: Bit,
+    /// VLAN tag control.
+    pub vlan: Bits<16>,
+    /// Source QPN (UD).
+    pub src_qpn: Bits<24>,
+}
+
+/// What the responder owes its peer once the packet has landed.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Reply {
+    /// An ACK or NAK: `psn`, `msn` and `syndrome` are its content.
+    pub ack: Bit,
+    /// A READ response: resource `slot`, beginning at PSN `psn` of it.
+    pub read: Bit,
+    /// PSN.
+    pub psn: Psn,
+    /// Message sequence number.
+    pub msn: Bits<24>,
+    /// AETH syndrome.
+    pub syndrome: Bits<8>,
+    /// READ resource of the QP.
+    pub slot: Bits<4>,
+}
+
+/// One step of a received packet's execution, in the order of arrival. A packet is one or more steps; each may write
+/// one stretch of memory; the one with `last` also says what follows once all of it has landed.
+/// Sources: transport/responder, transport/completer. Sink: memory/landing.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct RxOp {
+    /// QP.
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// From the completer (a response), not the responder (a request).
+    pub response: Bit,
+    /// Writes `len` bytes from the receive buffer at `buf` to `va` under `key`.
+    pub write: Bit,
+    /// Key number and key byte.
+    pub key: Bits<32>,
+    /// Virtual address.
+    pub va: Bits<64>,
+    /// Bytes to write.
+    pub len: Bits<14>,
+    /// Bytes from `va` that must lie in the region (at a message's first packet: all of the message).
+    pub span: Bits<32>,
+    /// Source in the receive buffer.
+    pub buf: BufAddr,
+    /// Protection domain.
+    pub pd: Bits<16>,
+    /// Access that the region must allow (`abi::table::access`).
+    pub need: Bits<4>,
+    /// Last step of the packet; all below counts only here.
+    pub last: Bit,
+    /// Buffer rows to free.
+    pub rows: Bits<12>,
+    /// PSN of the packet.
+    pub psn: Psn,
+    /// What to answer.
+    pub reply: Reply,
+    /// What to complete. With a fault its status becomes LOC_PROT.
+    pub completion: Completion,
+}
+
+/// A landed packet. Source: memory/landing. Sink: transport/commit.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Landed {
+    /// Why it could not land (`abi::status::cause`), or 0.
+    pub cause: Bits<8>,
+    /// The last step of the packet.
+    pub op: RxOp,
+}
+
+/// Work for the response engine, in order. Source: transport/commit. Sink: transport/respond.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct ReplyGo {
+    /// QP.
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// What to send.
+    pub reply: Reply,
+    /// A READ starts when the write channel has performed this many tickets.
+    pub ticket: Bits<16>,
+}
+
+/// One stretch of a packet to be sent. `first` opens a frame, and only there the header fields count.
+/// Sources: transport/requester, transport/respond. Sink: wire/frames (through the arbiter).
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct TxSeg {
+    /// Opens a frame.
+    pub first: Bit,
+    /// Closes it.
+    pub last: Bit,
+    /// Header fields.
+    pub head: TxHead,
+    /// The stretch is inline data: the next entry of the inline channel.
+    pub is_inline: Bit,
+    /// Bytes, 0 to 4,096; 0 names no memory and is not checked.
+    pub len: Bits<14>,
+    /// Virtual address.
+    pub va: Bits<64>,
+    /// Key.
+    pub key: Bits<32>,
+    /// Protection domain.
+    pub pd: Bits<16>,
+    /// Access that the region must allow; 0 for the sender's own memory.
+    pub need: Bits<4>,
+}
+
+/// Header fields of a frame to be sent.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct TxHead {
+    /// QP whose addresses the frame takes.
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// From the requester: dropped before the wire when `epoch` is no longer the QP's.
+    pub request: Bit,
+    /// Retry epoch of the requester.
+    pub epoch: Bits<8>,
+    /// A raw frame: the payload is the frame.
+    pub raw: Bit,
+    /// BTH opcode.
+    pub opcode: Bits<8>,
+    /// BTH PSN.
+    pub psn: Psn,
+    /// BTH AckReq.
+    pub ack_req: Bit,
+    /// BTH solicited event.
+    pub solicited: Bit,
+    /// Payload bytes of the whole frame, without pad.
+    pub payload: Bits<14>,
+    /// RETH address.
+    pub va: Bits<64>,
+    /// RETH key.
+    pub rkey: Bits<32>,
+    /// RETH length.
+    pub dma_len: Bits<32>,
+    /// AETH syndrome.
+    pub syndrome: Bits<8>,
+    /// AETH MSN.
+    pub msn: Bits<24>,
+    /// Immediate data as 4 wire bytes.
+    pub imm: Bits<32>,
+    /// Sent before as well: counted as a retransmission.
+    pub again: Bit,
+}
+
+/// A stretch of a frame could not be read. Source: wire/frames. Sink: the engine that sent it.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct TxFault {
+    /// QP.
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// The frame was the requester's.
+    pub request: Bit,
+    /// Its retry epoch.
+    pub epoch: Bits<8>,
+    /// Its PSN.
+    pub psn: Psn,
+    /// `abi::status::cause`.
+    pub cause: Bits<8>,
+}
+
+/// A requester frame left for the MAC. Source: wire/egress. Sink: transport/completer (timers).
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct TxLeft {
+    /// QP.
+    pub qpn: Qp,
+    /// PSN.
+    pub psn: Psn,
+    /// It asks for an answer (AckReq, or a READ).
+    pub expects: Bit,
+}
+
+/// A key check and translation. `tag` comes back with every chunk. Sink: memory/access.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct AccessReq {
+    /// Key.
+    pub key: Bits<32>,
+    /// Virtual address.
+    pub va: Bits<64>,
+    /// Bytes to move, 1 to 16,383.
+    pub len: Bits<14>,
+    /// Bytes that must lie in the region, at least `len`.
+    pub span: Bits<32>,
+    /// Protection domain.
+    pub pd: Bits<16>,
+    /// Access that the region must allow.
+    pub need: Bits<4>,
+}
+
+/// A stretch of bus addresses: one page at most. Source: memory/access. A request yields one chunk with a cause, or
+/// chunks that add up to its length.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Chunk {
+    /// Bus address.
+    pub iova: Bits<64>,
+    /// Bytes.
+    pub len: Bits<14>,
+    /// Bytes of the request before this chunk.
+    pub offset: Bits<14>,
+    /// Last chunk of its request.
+    pub last: Bit,
+    /// Why the request was refused (`abi::status::cause`), or 0.
+    pub cause: Bits<8>,
+}
+
+/// A DMA read of 1 to 4,096 bytes. Sink: memory/dma_read; it splits at 512 bytes and 4 KiB.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct DmaRead {
+    /// Bus address, any alignment.
+    pub iova: Bits<64>,
+    /// Bytes.
+    pub len: Bits<14>,
+    /// Comes back with the data: client's own number of the request.
+    pub tag: Bits<16>,
+    /// Comes back with the data, advanced by the bytes before: where the client puts them.
+    pub dest: BufAddr,
+}
+
+/// Bytes of a DMA read, in any order between and within requests, at most one bus beat. They come right-aligned:
+/// byte 0 of `data` (a separate signal) belongs at `dest`. Source: memory/dma_read.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct DmaData {
+    /// Client's number.
+    pub tag: Bits<16>,
+    /// Where byte 0 goes.
+    pub dest: BufAddr,
+    /// Bytes, 1 to the beat's size.
+    pub bytes: Bits<7>,
+    /// The bus reported an error: the bytes are void, but they count.
+    pub error: Bit,
+}
+
+/// A DMA write, performed in the order of acceptance. Sink: memory/dma_write.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct DmaWrite {
+    /// Bus address, any alignment.
+    pub iova: Bits<64>,
+    /// Bytes, 1 to 16,383; inline at most 32.
+    pub len: Bits<14>,
+    /// The bytes are in `data`, not in the receive buffer.
+    pub is_inline: Bit,
+    /// Source in the receive buffer.
+    pub buf: BufAddr,
+    /// Inline bytes.
+    pub data: Bits<256>,
+    /// Receive buffer rows to free once the bytes are read (0 for none; may come with `len` 0).
+    pub rows: Bits<12>,
+}
+
+/// A QP must leave its state. Sources: all engines. Sink: control/qp_state.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct QpError {
+    /// QP.
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// `abi::status::cause`.
+    pub cause: Bits<8>,
+    /// No completion tells of it: raise the affiliated event.
+    pub event: Bit,
+}
+
+/// An event for an event queue. Sink: queue/event.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Event {
+    /// EQ number; asynchronous events go to EQ 0.
+    pub eqn: Bits<8>,
+    /// `abi::queue::event`.
+    pub kind: Bits<8>,
+    /// Object.
+    pub number: Bits<24>,
+    /// Value.
+    pub value: Bits<32>,
+}
+
+/// A doorbell that passed its page check. Source: queue/doorbell.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Ring {
+    /// Object.
+    pub number: Bits<12>,
+    /// New producer (SQ, RQ) or consumer (CQ, EQ) index.
+    pub index: Bits<24>,
+    /// Arm (CQ, EQ).
+    pub arm: Bit,
+    /// Arm for solicited completions only (CQ).
+    pub arm_solicited: Bit,
+    /// Arm sequence (CQ).
+    pub sequence: Bits<2>,
+}
+
+/// State of a QP, read from control/qp_state.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct QpView {
+    /// `abi::table::qp_state`.
+    pub state: Bits<3>,
+    /// Generation.
+    pub generation: Gen,
+}
+
+/// Record of a message in flight. Writer: transport/requester. Reader: transport/completer.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Record {
+    /// PSN of its first packet.
+    pub psn: Psn,
+    /// PSNs that it takes (READ: response packets), at least 1.
+    pub packets: Bits<24>,
+    /// First block of its WQE.
+    pub wqe_index: Bits<16>,
+    /// Blocks of its WQE.
+    pub blocks: Bits<3>,
+    /// `abi::queue::send_op`.
+    pub opcode: Bits<8>,
+    /// Completes with a CQE.
+    pub signaled: Bit,
+    /// Bytes.
+    pub length: Bits<32>,
+    /// READ: its row of the landing table.
+    pub read_slot: Bits<4>,
+}
+
+/// What has been acknowledged. Writer: transport/completer. Reader: transport/requester (a copy).
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Acked {
+    /// Oldest unacknowledged PSN.
+    pub psn: Psn,
+    /// Oldest record in flight.
+    pub record: Bits<7>,
+    /// READs and atomics completed, free-running.
+    pub reads: Bits<8>,
+}
+
+/// Send again from a PSN on. Source: transport/completer. Sink: transport/requester.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct GoBack {
+    /// QP.
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// PSN to send next.
+    pub psn: Psn,
+    /// Record that holds it.
+    pub record: Bits<7>,
+    /// First block of that record's WQE.
+    pub wqe_index: Bits<16>,
+    /// Bytes of the message before that PSN.
+    pub offset: Bits<32>,
+    /// READs in flight, that record's included if it is one, are void: the free-running count starts over at this.
+    pub reads: Bits<8>,
+}
+
+/// A row access of the table bus. `write` 0 reads: the engine answers with the row as it stands. Source: control/tables.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct TableReq {
+    /// `abi::table::id`.
+    pub table: Bits<4>,
+    /// Row.
+    pub index: Bits<24>,
+    /// Write the row.
+    pub write: Bit,
+    /// The row.
+    pub row: Bits<512>,
+}

@@ -1,0 +1,1 @@
+//! Doorbells, work queues, scheduler, completions, events.

@@ -1,0 +1,1 @@
+//! The rules of the protocol: responder, completer, commit, respond, requester.

@@ -1,0 +1,1 @@
+//! From frames to checked meta data and back: ingress, ICRC, frames, egress.
