@@ -135,5 +135,6 @@ mod tests {
         assert_eq!((trial::A.get(&block), trial::B.get(&block), trial::C.get(&block)), (7, 0xdead_beef_0123_4567, 31));
         trial::C.set(&mut block, 0x15);
         assert_eq!((trial::B.get(&block), trial::C.get(&block)), (0xdead_beef_0123_4567, 0x15));
+        assert_eq!((trial::LAYOUT.bytes, trial::BYTES), (9, 9));
     }
 }
