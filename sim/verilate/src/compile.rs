@@ -44,6 +44,7 @@ const WAIVED: &[&str] = &[
     "PINCONNECTEMPTY", // an output left open
     "PROCASSINIT",     // registers have initial values: FPGAs load them
     "CASEINCOMPLETE",  // an enum need not fill its bits; a missing default shows as LATCH
+    "TIMESCALEMOD",    // a third-party source names a time scale, ours need none
     "UNSIGNED",        // `x >= 0` and
     "CMPCONST",        // `x <= max` come from generic code
 ];
@@ -53,7 +54,7 @@ const WAIVED: &[&str] = &[
 const FOREIGN: &[&str] = &[
     "ASCRANGE", "BLKSEQ", "CASEINCOMPLETE", "CASEOVERLAP", "CASEX", "CMPCONST", "COMBDLY", "EOFNEWLINE", "GENUNNAMED",
     "IMPLICIT", "INITIALDLY", "LATCH", "MULTIDRIVEN", "PINMISSING", "PROCASSINIT", "SELRANGE", "SYNCASYNCNET",
-    "TIMESCALEMOD", "UNDRIVEN", "UNOPTFLAT", "UNSIGNED", "UNUSEDSIGNAL", "UNUSEDPARAM", "WIDTHEXPAND", "WIDTHTRUNC", "WIDTHXZEXPAND",
+    "UNDRIVEN", "UNOPTFLAT", "UNSIGNED", "UNUSEDSIGNAL", "UNUSEDPARAM", "WIDTHEXPAND", "WIDTHTRUNC", "WIDTHXZEXPAND",
 ];
 
 /// Above this, the C++ is compiled file by file on two processors, and not as one unit.
@@ -145,7 +146,8 @@ struct Job<'a> {
 impl Job<'_> {
     fn run(&self, step: &'static str, command: &mut Command) -> Result<(), Error> {
         let dir = format!("{}.failed", self.dir.with_extension("").display());
-        tool::run(command).map_err(|output| Error::Build { step, name: self.name.into(), dir, output })
+        let said = tool::run(command);
+        said.map(drop).map_err(|output| Error::Build { step, name: self.name.into(), dir, output })
     }
 
     fn gpp(&self, dir: &Path) -> Command {
@@ -258,4 +260,31 @@ fn has_fst_headers() -> bool {
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let what = path.display().to_string();
     move |source| Error::Io { what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_made_once_and_a_failure_is_tried_again() {
+        let dir = std::env::temp_dir().join(format!("ferroce-once-{}", std::process::id()));
+        let entry = dir.join("entry");
+        let fail = |dir: &Path| Err(io_error(dir)(io::Error::other("on purpose")));
+        once(&entry, fail).unwrap_err();
+        assert!(!entry.exists() && dir.join("entry.failed").exists());
+        once(&entry, |dir| fs::write(dir.join("made"), "").map_err(io_error(dir))).unwrap();
+        once(&entry, |_| panic!("made again")).unwrap();
+        assert!(entry.join("made").exists());
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_port_is_found_as_a_whole_word() {
+        let text = "input a_data, input wire_k, input x";
+        let cases = |name| port_cases("m", text, &[PortInfo::input(name, 1)]);
+        assert_eq!(cases("a$data").unwrap(), "case 0: return &top->a_data; ");
+        assert_eq!(cases("wire").unwrap(), "case 0: return &top->wire_k; ");
+        assert!(cases("data").is_err());
+    }
 }

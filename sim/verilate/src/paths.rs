@@ -1,7 +1,11 @@
 //! Where the launcher keeps what it installs, and the files in there that tests and the simulated NIC want.
 
-use crate::Error;
-use std::path::{Path, PathBuf};
+use crate::{Error, tool};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
 
 /// The launcher's directory: `$XDG_CACHE_HOME/ferroce`, or `~/.cache/ferroce`.
 pub fn cache_dir() -> PathBuf {
@@ -22,14 +26,18 @@ pub(crate) fn models_dir() -> PathBuf {
 
 /// The control processor's Verilog, for [`crate::Options::sources`].
 pub fn picorv32_source() -> Result<PathBuf, Error> {
-    existing(cache_dir().join("picorv32.v"), "picorv32.v", "type `./ferroce setup` at the top of the repository")
+    let path = cache_dir().join("picorv32.v");
+    let hint = "type `./ferroce setup` at the top of the repository".into();
+    if path.exists() { Ok(path) } else { Err(Error::Missing { tool: "picorv32.v", hint }) }
 }
 
-/// The firmware image that belongs to the sources of this repository (flat binary, loaded at address 0).
+/// The firmware image of the sources in this repository (flat binary, loaded at address 0). Runs `firmware/build.sh`
+/// once per process, which builds it if need be and says what to type if it can't.
 pub fn firmware_image() -> Result<PathBuf, Error> {
-    existing(cache_dir().join("firmware.bin"), "the firmware image", "type `firmware/build.sh`")
-}
-
-fn existing(path: PathBuf, tool: &'static str, hint: &str) -> Result<PathBuf, Error> {
-    if path.exists() { Ok(path) } else { Err(Error::Missing { tool, hint: hint.into() }) }
+    static IMAGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let out = tool::run(Command::new("bash").arg(repository().join("firmware/build.sh")))?;
+        Ok(PathBuf::from(out.trim()))
+    };
+    IMAGE.get_or_init(build).clone().map_err(|hint| Error::Missing { tool: "the firmware image", hint })
 }

@@ -34,8 +34,7 @@ impl Verilator {
     }
 
     fn probe(path: PathBuf) -> Option<Verilator> {
-        let out = Command::new(&path).arg("-V").output().ok().filter(|out| out.status.success())?;
-        let text = String::from_utf8_lossy(&out.stdout);
+        let text = run(Command::new(&path).arg("-V")).ok()?;
         let version = text.lines().next()?.trim().to_string();
         let roots = || text.lines().filter_map(|line| line.trim().strip_prefix("VERILATOR_ROOT")?.split_once('='));
         let root =
@@ -55,21 +54,16 @@ impl Verilator {
 /// Version of the C++ compiler, part of every cache key.
 pub(crate) fn compiler_version() -> Result<&'static str, Error> {
     static VERSION: OnceLock<Option<String>> = OnceLock::new();
-    let ask = || {
-        let out = Command::new("g++").arg("-dumpfullversion").output().ok()?;
-        Some(String::from_utf8_lossy(&out.stdout).trim().to_string())
-    };
+    let ask = || run(Command::new("g++").arg("-dumpfullversion")).ok();
     VERSION.get_or_init(ask).as_deref().ok_or_else(|| Error::Missing {
         tool: "g++",
         hint: "type `apt-get install g++` as root, or `./ferroce setup`".into(),
     })
 }
 
-/// Runs to the end; the error is everything the command said.
-pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+/// Runs to the end and gives what the command printed; the error is everything it said.
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let out = command.output().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
-    if out.status.success() {
-        return Ok(());
-    }
-    Err(format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr)))
+    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    if out.status.success() { Ok(text.into_owned()) } else { Err(format!("{text}{errors}")) }
 }

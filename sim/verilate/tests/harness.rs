@@ -87,14 +87,6 @@ fn instances_are_separate_and_move_between_threads() {
 }
 
 #[test]
-fn a_second_build_comes_from_the_cache() {
-    drop(sum());
-    let start = Instant::now();
-    drop(sum());
-    assert!(start.elapsed().as_millis() < 500, "{:?}", start.elapsed());
-}
-
-#[test]
 fn parallel_builds_of_one_model_share_the_work() {
     // A text of its own, so that nothing is cached on the first run of this process.
     let text = format!("// {:?}\n{NOT}", Instant::now());
