@@ -442,6 +442,92 @@ pub struct GoBack {
     pub reads: Bits<8>,
 }
 
+/// A WQE cannot be executed: the completer completes it with an error once all before it are acknowledged, that is when
+/// `psn` is the oldest unacknowledged PSN. Source: transport/requester.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct SendFault {
+    /// QP.
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// First PSN that will not be sent.
+    pub psn: Psn,
+    /// `abi::status::wc`.
+    pub status: Bits<8>,
+    /// `abi::status::cause`.
+    pub cause: Bits<8>,
+    /// First block of the WQE.
+    pub wqe_index: Bits<16>,
+    /// Its blocks.
+    pub blocks: Bits<3>,
+    /// Its opcode.
+    pub opcode: Bits<8>,
+}
+
+/// How far a QP has sent. Writer: transport/requester. Reader: transport/completer (a copy).
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Sent {
+    /// Next PSN to send: what lies below it may be acknowledged.
+    pub psn: Psn,
+    /// Next record to be written.
+    pub record: Bits<7>,
+}
+
+/// How full a work queue is, as of one cycle. Source: queue/work_queue.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct QueueView {
+    /// Producer index: blocks below it are posted.
+    pub posted: Bits<16>,
+    /// Blocks below it are on chip.
+    pub fetched: Bits<16>,
+}
+
+/// A queue and an index in it: the new consumer index, or where to fetch again from.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct QueueIndex {
+    /// Queue.
+    pub queue: Qp,
+    /// Free-running block index.
+    pub index: Bits<16>,
+}
+
+/// READ resource of a responder. Writer: transport/responder. Reader: transport/respond.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct ReadResource {
+    /// PSN of the first response packet.
+    pub psn: Psn,
+    /// MSN that the response carries.
+    pub msn: Bits<24>,
+    /// Address.
+    pub va: Bits<64>,
+    /// R_Key.
+    pub rkey: Bits<32>,
+    /// Bytes.
+    pub length: Bits<32>,
+}
+
+/// Frames of an older epoch of this QP's requester are void. Source: transport/requester. Sink: wire/egress.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct EpochMark {
+    /// QP.
+    pub qpn: Qp,
+    /// Epoch that counts from now on.
+    pub epoch: Bits<8>,
+}
+
+/// An access to BAR0 or BAR2. Source: the PCIe function.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct BarAccess {
+    /// Byte offset, aligned to the access's size.
+    pub offset: Bits<24>,
+    /// Write.
+    pub write: Bit,
+    /// 8 bytes, not 4.
+    pub wide: Bit,
+    /// Data, in the lower half when 4 bytes.
+    pub data: Bits<64>,
+}
+
 /// A row access of the table bus. `write` 0 reads: the engine answers with the row as it stands. Source: control/tables.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct TableReq {
