@@ -61,7 +61,7 @@ const FOREIGN: &[&str] = &[
 const LARGE: u64 = 600_000;
 
 /// Part of every key; `shim.cpp` and this file are not hashed otherwise.
-const HARNESS: &str = concat!("1 ", include_str!("shim.cpp"));
+const HARNESS: &str = concat!("2 ", include_str!("shim.cpp"));
 
 pub(crate) struct Built {
     pub library: PathBuf,
@@ -168,7 +168,8 @@ impl Job<'_> {
         command
     }
 
-    /// Verilator's own library for these options, compiled once for all models.
+    /// What all models with these options share: Verilator's own library `runtime.o`, and its header `common.h`, which
+    /// takes most of the time of a small block if it is not precompiled.
     fn runtime(&self, models: &Path) -> Result<PathBuf, Error> {
         let mut units = vec!["verilated".to_string(), "verilated_threads".into()];
         units.extend(self.wave.map(|kind| format!("verilated_{kind}_c")));
@@ -180,9 +181,13 @@ impl Job<'_> {
         once(&entry, |dir| {
             let text: String = units.iter().map(|unit| format!("#include \"{unit}.cpp\"\n")).collect();
             fs::write(dir.join("runtime.cpp"), text).map_err(io_error(dir))?;
-            self.run("g++", self.gpp(dir).args(["-O2", "-c", "runtime.cpp"]))
+            let trace = self.wave.map(|kind| format!("#include \"verilated_{kind}_c.h\"\n"));
+            let text = format!("#include \"verilated.h\"\n{}", trace.unwrap_or_default());
+            fs::write(dir.join("common.h"), text).map_err(io_error(dir))?;
+            self.run("g++", self.gpp(dir).args(["-O2", "-c", "runtime.cpp"]))?;
+            self.run("g++", self.gpp(dir).args(["-O2", "-x", "c++-header", "common.h"]))
         })?;
-        Ok(entry.join("runtime.o"))
+        Ok(entry)
     }
 
     fn compile(&self, runtime: &Path) -> Result<(), Error> {
@@ -202,28 +207,32 @@ impl Job<'_> {
             .map_err(io_error(&obj))?;
         units.push("shim.cpp".into());
         let mut link = self.gpp(&obj);
-        link.args(["-shared", "-o", "../model.so"]);
+        link.args(["-shared", "-o", "../model.so", "-include"]).arg(runtime.join("common.h"));
         if size < LARGE {
             let text: String = units.iter().map(|unit| format!("#include \"{unit}\"\n")).collect();
             fs::write(obj.join("all.cpp"), text).map_err(io_error(&obj))?;
             link.args(["-O2", "all.cpp"]);
         } else {
-            self.compile_each(&obj, &units)?;
+            self.compile_each(&obj, &units, runtime)?;
             link.args(units.iter().map(|unit| format!("{unit}.o")));
         }
-        link.arg(runtime).args(if self.wave == Some("fst") { &["-llz4", "-lz"][..] } else { &[] }).arg("-lpthread");
+        link.arg(runtime.join("runtime.o"))
+            .args(if self.wave == Some("fst") { &["-llz4", "-lz"][..] } else { &[] })
+            .arg("-lpthread");
         self.run("g++", &mut link)
     }
 
     /// Two compilers at a time: the machines this is for have few processors, and a large unit takes a lot of memory.
-    fn compile_each(&self, obj: &Path, units: &[String]) -> Result<(), Error> {
+    fn compile_each(&self, obj: &Path, units: &[String], runtime: &Path) -> Result<(), Error> {
         let left = Mutex::new(units.iter());
         let work = || {
             loop {
                 let Some(unit) = left.lock().expect("no panic holds it").next() else { return Ok(()) };
                 // What Verilator calls slow runs once per instance.
                 let level = if unit.contains("Slow") { "-O0" } else { "-O2" };
-                self.run("g++", self.gpp(obj).args([level, "-c", unit, "-o", &format!("{unit}.o")]))?;
+                let mut command = self.gpp(obj);
+                command.arg("-include").arg(runtime.join("common.h"));
+                self.run("g++", command.args([level, "-c", unit, "-o", &format!("{unit}.o")]))?;
             }
         };
         std::thread::scope(|scope| {
