@@ -1,1 +1,3 @@
 //! Memory keys, translation and DMA.
+
+pub mod axi;
