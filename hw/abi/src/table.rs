@@ -168,6 +168,10 @@ layout! {
         OWNER = 24, 12;
         /// Address of the ring in host memory, aligned to 4096.
         BASE = 64, 64;
+        /// Reads only: the CQ ran over and takes no more entries.
+        DEAD = 128, 1;
+        /// Reads only: free-running index of the next entry. A write of the row starts at 0.
+        PRODUCER = 136, 24;
     }
 }
 
@@ -188,6 +192,8 @@ layout! {
         BASE = 64, 64;
         /// Moderation: interrupt this many cycles after the first event at the latest.
         MODERATION_CYCLES = 128, 24;
+        /// Reads only: free-running index of the next entry. A write of the row starts at 0.
+        PRODUCER = 160, 24;
     }
 }
 

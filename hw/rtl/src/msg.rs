@@ -73,6 +73,8 @@ pub struct Completion {
     pub cqn: Bits<12>,
     /// QP number.
     pub qpn: Qp,
+    /// Its generation: an overrun of the CQ is the QP's error.
+    pub generation: Gen,
     /// `abi::status::wc`.
     pub status: Bits<8>,
     /// `abi::status::cause`.
