@@ -1,5 +1,19 @@
 //! Channels between blocks, and what stands in them.
 
+mod arbiter;
+mod byte_ram;
+mod fifo;
+mod slice;
+mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use arbiter::Arbiter;
+pub use byte_ram::{ByteRam, READ_LATENCY, WRITE_LATENCY, rotate_left, rotate_right};
+pub use fifo::Fifo;
+pub use slice::Slice;
+pub use table::{Table, Table2};
+
 use crate::msg::TableReq;
 use hdl::prelude::*;
 

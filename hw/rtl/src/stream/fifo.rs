@@ -1,0 +1,210 @@
+//! First-word-fall-through FIFO with a registered output, for messages whose room must exist before they are made.
+//!
+//! ```text
+//! cycle     0    1    2    3        depth 4, m.ready low until cycle 2
+//! s.data    A    B    C
+//! m.data         A    A    B        A bypasses the empty memory, B waits in it
+//! fill      0    1    2    2
+//! ```
+//! Holds exactly `depth` messages. An empty FIFO passes a message on in one cycle. Up to [`SMALL`] messages sit in a
+//! memory with asynchronous read; deeper FIFOs read a block RAM one cycle ahead, which costs one idle cycle when a
+//! message is the first to go through the memory, and none while it streams. `s.ready` depends on registers only.
+
+use super::table::{declare, index_bits, range};
+use super::{Sink, Source};
+use hdl::prelude::*;
+
+/// Depths up to this use distributed RAM.
+pub const SMALL: usize = 64;
+
+/// The memory of a FIFO: `rdata` follows `raddr` at once (small), or one cycle after `re`.
+#[derive(Clone, Debug, LogicBlock)]
+struct Store<T: Synth> {
+    pub clock: Signal<In, Clock>,
+    pub we: Signal<In, Bit>,
+    pub waddr: Signal<In, Bits<16>>,
+    pub wdata: Signal<In, T>,
+    pub re: Signal<In, Bit>,
+    pub raddr: Signal<In, Bits<16>>,
+    pub rdata: Signal<Out, T>,
+    _rows: Hidden<usize>,
+}
+
+impl<T: Synth> Logic for Store<T> {
+    fn update(&mut self) {
+        unimplemented!("FIFOs are simulated in Verilator");
+    }
+    fn connect(&mut self) {
+        self.rdata.connect();
+    }
+    fn hdl(&self) -> Verilog {
+        let (bits, rows) = (T::BITS, self._rows.0);
+        let top = index_bits(rows) - 1;
+        let write = format!("always @(posedge clock) if (we) mem[waddr[{top}:0]] <= wdata;\n");
+        Verilog::Custom(if rows <= SMALL {
+            let memory = declare("distributed", bits, rows);
+            format!(
+                "{memory}{write}wire {}word = mem[raddr[{top}:0]];\nalways @(*) rdata = re ? word : {bits}'d0;\n",
+                range(bits)
+            )
+        } else {
+            let memory = declare("", bits, rows);
+            format!(
+                "{memory}initial rdata = {bits}'d0;\n{write}always @(posedge clock) if (re) rdata <= mem[raddr[{top}:0]];\n"
+            )
+        })
+    }
+}
+
+/// FIFO of up to `depth` messages.
+#[derive(Clone, Debug, LogicBlock)]
+pub struct Fifo<T: Synth> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    pub s: Sink<T>,
+    pub m: Source<T>,
+    /// Messages inside.
+    pub fill: Signal<Out, Bits<16>>,
+    store: Store<T>,
+    head: Reg<Bits<16>>,
+    tail: Reg<Bits<16>>,
+    stored: Reg<Bits<16>>,
+    count: Reg<Bits<16>>,
+    ahead: Reg<Bit>,
+    valid: Reg<Bit>,
+    data: DFF<T>,
+    _depth: Hidden<usize>,
+}
+
+impl<T: Synth> Fifo<T> {
+    /// A FIFO of 1 to 32,768 messages.
+    pub fn new(depth: usize) -> Self {
+        assert!((1..=1 << 15).contains(&depth), "a FIFO of {depth}");
+        Fifo {
+            clock: Default::default(),
+            rst: Default::default(),
+            s: Default::default(),
+            m: Default::default(),
+            fill: Default::default(),
+            store: Store {
+                clock: Default::default(),
+                we: Default::default(),
+                waddr: Default::default(),
+                wdata: Default::default(),
+                re: Default::default(),
+                raddr: Default::default(),
+                rdata: Default::default(),
+                _rows: Hidden(depth.next_power_of_two()),
+            },
+            head: Default::default(),
+            tail: Default::default(),
+            stored: Default::default(),
+            count: Default::default(),
+            ahead: Default::default(),
+            valid: Default::default(),
+            data: Default::default(),
+            _depth: Hidden(depth),
+        }
+    }
+}
+
+impl<T: Synth> Logic for Fifo<T> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, head, tail, stored, count, ahead, valid);
+        dff_setup!(self, clock, data);
+        clock!(self, clock, store);
+        let depth: Bits<16> = elab!(bits::<16>(self._depth.0 as u64));
+        let mask: Bits<16> = elab!(bits::<16>(self._depth.0.next_power_of_two() as u64 - 1));
+        let small = elab!(self._depth.0 <= SMALL);
+
+        let room = self.count.q.val() != depth;
+        let push = self.s.valid.val() && room;
+        let pop = self.valid.q.val() && self.m.ready.val();
+        let free = self.m.ready.val() || !self.valid.q.val();
+        let waiting = self.stored.q.val().any();
+        let ahead = self.ahead.q.val();
+        // The memory gives a word to the output (small) or to its own output register, if that is or becomes free.
+        let read = if small { free && waiting } else { (free || !ahead) && waiting };
+        let from_memory = if small { waiting } else { ahead };
+        let bypass = push && free && !waiting && !ahead;
+        let write = push && !bypass;
+
+        if free {
+            self.valid.d.next = from_memory || push && !waiting;
+            if from_memory {
+                self.data.d.next = self.store.rdata.val();
+            } else if push {
+                self.data.d.next = self.s.data.val();
+            }
+        }
+        if !small && (free || !ahead) {
+            self.ahead.d.next = waiting;
+        }
+        if write {
+            self.tail.d.next = (self.tail.q.val() + 1) & mask;
+        }
+        if read {
+            self.head.d.next = (self.head.q.val() + 1) & mask;
+        }
+        if write && !read {
+            self.stored.d.next = self.stored.q.val() + 1;
+        } else if read && !write {
+            self.stored.d.next = self.stored.q.val() - 1;
+        }
+        if push && !pop {
+            self.count.d.next = self.count.q.val() + 1;
+        } else if pop && !push {
+            self.count.d.next = self.count.q.val() - 1;
+        }
+
+        self.store.we.next = write;
+        self.store.waddr.next = self.tail.q.val();
+        self.store.wdata.next = self.s.data.val();
+        self.store.re.next = if small { waiting } else { read };
+        self.store.raddr.next = self.head.q.val();
+        self.s.ready.next = room;
+        self.m.valid.next = self.valid.q.val();
+        self.m.data.next = self.data.q.val();
+        self.fill.next = self.count.q.val();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::testing::pass;
+    use verilate::{Model, Options};
+
+    #[test]
+    fn small_fifos_pass_all_in_order() {
+        for depth in [1, 2, 5, 16] {
+            let mut m = Model::of(|| Fifo::<Bits<77>>::new(depth), Options::default()).unwrap();
+            fills_to(&mut m, depth);
+            pass(&mut m, if depth == 1 { 2 } else { 1 });
+        }
+    }
+
+    #[test]
+    fn deep_fifos_pass_all_in_order() {
+        for depth in [65, 300] {
+            let mut m = Model::of(|| Fifo::<Bits<77>>::new(depth), Options::default()).unwrap();
+            fills_to(&mut m, depth);
+            pass(&mut m, 1);
+        }
+    }
+
+    /// Takes exactly `depth` messages when nobody reads.
+    fn fills_to(m: &mut Model, depth: usize) {
+        m.reset();
+        m.set("m.ready", 0);
+        m.set("s.valid", 1);
+        for taken in 0..depth + 3 {
+            m.eval();
+            assert_eq!(m.bit("s.ready"), taken < depth);
+            assert_eq!(m.get("fill"), taken.min(depth) as u64);
+            m.tick();
+        }
+        m.set("s.valid", 0);
+    }
+}

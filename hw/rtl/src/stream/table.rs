@@ -1,0 +1,183 @@
+//! Tables: RAMs whose number of rows is chosen at construction, for every block that keeps a row per QP, queue or key.
+//!
+//! ```text
+//! cycle     0       1       2
+//! re,raddr  A       B
+//! RAM               A       B      (output of the array)
+//! rdata                     A  ..  (output register, stays until the next read arrives)
+//! ```
+//! No handshakes, so nothing here can wait.
+
+use hdl::prelude::*;
+
+/// Index bits of a memory of `rows` rows.
+pub(super) fn index_bits(rows: usize) -> usize {
+    rows.next_power_of_two().trailing_zeros().max(1) as usize
+}
+
+/// Declaration of `mem`: `rows` words of `bits` bits, zero at power-up.
+pub(super) fn declare(style: &str, bits: usize, rows: usize) -> String {
+    let style = match style {
+        "" => "(* no_rw_check *)".to_string(),
+        s if ["block", "ultra", "distributed"].contains(&s) => format!("(* no_rw_check, ram_style = \"{s}\" *)"),
+        s => panic!("no such RAM style: {s}"),
+    };
+    let last = rows.max(1 << 1) - 1;
+    format!(
+        "{style} reg {}mem [0:{last}];\n`ifndef SYNTHESIS\ninitial mem = '{{default: {bits}'d0}};\n`endif\n",
+        range(bits)
+    )
+}
+
+/// `[bits-1:0] `, or nothing for one bit.
+pub(super) fn range(bits: usize) -> String {
+    if bits == 1 { String::new() } else { format!("[{}:0] ", bits - 1) }
+}
+
+/// RAM of rows of `T`, zero at power-up. `we` writes `wdata` to row `waddr`; the row read by `re` and `raddr` is on
+/// `rdata` two cycles later and stays there until the next read arrives. Address bits above the rows are ignored.
+///
+/// A row that is read in the cycle of its write gives old data in simulation and undefined data in hardware.
+#[derive(Clone, Debug, LogicBlock)]
+pub struct Table<T: Synth> {
+    pub clock: Signal<In, Clock>,
+    pub we: Signal<In, Bit>,
+    pub waddr: Signal<In, Bits<24>>,
+    pub wdata: Signal<In, T>,
+    pub re: Signal<In, Bit>,
+    pub raddr: Signal<In, Bits<24>>,
+    pub rdata: Signal<Out, T>,
+    _rows: Hidden<usize>,
+    _style: Hidden<&'static str>,
+}
+
+impl<T: Synth> Table<T> {
+    /// A table of `rows` rows; `style` is `"block"`, `"ultra"`, `"distributed"` or `""` (synthesis chooses).
+    pub fn new(rows: usize, style: &'static str) -> Self {
+        assert!((1..=1 << 24).contains(&rows), "a table of {rows} rows");
+        Table {
+            clock: Default::default(),
+            we: Default::default(),
+            waddr: Default::default(),
+            wdata: Default::default(),
+            re: Default::default(),
+            raddr: Default::default(),
+            rdata: Default::default(),
+            _rows: Hidden(rows),
+            _style: Hidden(style),
+        }
+    }
+}
+
+impl<T: Synth> Logic for Table<T> {
+    fn update(&mut self) {
+        unimplemented!("tables are simulated in Verilator");
+    }
+    fn connect(&mut self) {
+        self.rdata.connect();
+    }
+    fn hdl(&self) -> Verilog {
+        let (bits, top) = (T::BITS, index_bits(self._rows.0) - 1);
+        Verilog::Custom(format!(
+            "{}reg {}stage;\ninitial begin stage = {bits}'d0; rdata = {bits}'d0; end\n\
+             always @(posedge clock) if (we) mem[waddr[{top}:0]] <= wdata;\n\
+             always @(posedge clock) begin\n  if (re) stage <= mem[raddr[{top}:0]];\n  rdata <= stage;\nend\n",
+            declare(self._style.0, bits, self._rows.0),
+            range(bits)
+        ))
+    }
+}
+
+/// A [`Table`] with a second read port: two copies that are written together.
+#[derive(Clone, Debug, LogicBlock)]
+pub struct Table2<T: Synth> {
+    pub clock: Signal<In, Clock>,
+    pub we: Signal<In, Bit>,
+    pub waddr: Signal<In, Bits<24>>,
+    pub wdata: Signal<In, T>,
+    pub re: Signal<In, Bit>,
+    pub raddr: Signal<In, Bits<24>>,
+    pub rdata: Signal<Out, T>,
+    pub re2: Signal<In, Bit>,
+    pub raddr2: Signal<In, Bits<24>>,
+    pub rdata2: Signal<Out, T>,
+    first: Table<T>,
+    second: Table<T>,
+}
+
+impl<T: Synth> Table2<T> {
+    /// As [`Table::new`].
+    pub fn new(rows: usize, style: &'static str) -> Self {
+        Table2 {
+            clock: Default::default(),
+            we: Default::default(),
+            waddr: Default::default(),
+            wdata: Default::default(),
+            re: Default::default(),
+            raddr: Default::default(),
+            rdata: Default::default(),
+            re2: Default::default(),
+            raddr2: Default::default(),
+            rdata2: Default::default(),
+            first: Table::new(rows, style),
+            second: Table::new(rows, style),
+        }
+    }
+}
+
+impl<T: Synth> Logic for Table2<T> {
+    #[kernel]
+    fn update(&mut self) {
+        clock!(self, clock, first, second);
+        self.first.we.next = self.we.val();
+        self.first.waddr.next = self.waddr.val();
+        self.first.wdata.next = self.wdata.val();
+        self.first.re.next = self.re.val();
+        self.first.raddr.next = self.raddr.val();
+        self.rdata.next = self.first.rdata.val();
+        self.second.we.next = self.we.val();
+        self.second.waddr.next = self.waddr.val();
+        self.second.wdata.next = self.wdata.val();
+        self.second.re.next = self.re2.val();
+        self.second.raddr.next = self.raddr2.val();
+        self.rdata2.next = self.second.rdata.val();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+    use verilate::{Model, Options};
+
+    #[test]
+    fn rows_come_two_cycles_later_and_stay() {
+        let rows = 100;
+        let mut m = Model::of(|| Table2::<Bits<70>>::new(rows, "block"), Options::default()).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut model = vec![0u64; rows];
+        let (mut pipe, mut now) = ([[None; 2]; 2], [0u64; 2]);
+        for _ in 0..5000 {
+            let write = rng.random_bool(0.5).then(|| (rng.random_range(0..rows), rng.random::<u64>()));
+            m.set("we", write.is_some() as u64);
+            if let Some((row, value)) = write {
+                m.set("waddr", row as u64 | 1 << 23); // upper bits are ignored
+                m.set("wdata", value);
+            }
+            for (k, (re, raddr)) in [("re", "raddr"), ("re2", "raddr2")].into_iter().enumerate() {
+                let row = rng.random_range(0..rows);
+                let read = rng.random_bool(0.5) && write.is_none_or(|w| w.0 != row);
+                m.set(re, read as u64);
+                m.set(raddr, row as u64);
+                pipe[k] = [read.then(|| model[row]), pipe[k][0]];
+                now[k] = pipe[k][1].unwrap_or(now[k]);
+            }
+            if let Some((row, value)) = write {
+                model[row] = value;
+            }
+            m.tick();
+            assert_eq!(now, ["rdata", "rdata2"].map(|p| u64::from_le_bytes(m.bytes(p)[..8].try_into().unwrap())));
+        }
+    }
+}
