@@ -288,6 +288,19 @@ impl Model {
         self.cycle += 1;
     }
 
+    /// The rising edge alone: registers take what the inputs of the last [`eval`](Model::eval) make of them. The clock falls
+    /// with the next `eval`. For loops that must see outputs that follow inputs within the cycle: set, `eval`, look, `edge`.
+    #[inline]
+    #[track_caller]
+    pub fn edge(&mut self) {
+        let clock = self.clock.expect("the block has no input `clock` or `clk`");
+        // SAFETY: a one-bit port's variable in the live instance.
+        unsafe { clock.write(1) };
+        self.eval();
+        unsafe { clock.write(0) };
+        self.cycle += 1;
+    }
+
     /// Clock cycles so far.
     pub fn cycle(&self) -> u64 {
         self.cycle

@@ -1,0 +1,282 @@
+//! The clock loop of one NIC: core, host and MAC, cycle by cycle.
+
+use crate::host::{BarRequest, Host};
+use crate::mac::{Frame, LinkRate, MacRx, MacTx};
+use crate::pcie::{Adversary, PcieProfile};
+use crate::{Fs, NS};
+use verilate::{Model, Port};
+
+/// How a NIC is set up around its core.
+#[derive(Clone, Debug)]
+pub struct NicOptions {
+    /// PCIe link and root complex.
+    pub pcie: PcieProfile,
+    /// How hostile the host is.
+    pub adversary: Adversary,
+    /// Link rate.
+    pub link: LinkRate,
+    /// Clock period.
+    pub clock: Fs,
+    /// Latency of the MAC, each side.
+    pub mac_latency: Fs,
+    /// Seed of all that is by chance.
+    pub seed: u64,
+}
+
+impl Default for NicOptions {
+    /// 250 MHz, 100G, Gen3 x16, friendly.
+    fn default() -> Self {
+        NicOptions {
+            pcie: PcieProfile::gen3x16(),
+            adversary: Adversary::Friendly,
+            link: LinkRate::gbps(100.0),
+            clock: 4 * NS,
+            mac_latency: 0,
+            seed: 1,
+        }
+    }
+}
+
+struct Ports {
+    ar_addr: Port,
+    ar_len: Port,
+    ar_id: Port,
+    ar_valid: Port,
+    ar_ready: Port,
+    r_data: Port,
+    r_id: Port,
+    r_resp: Port,
+    r_last: Port,
+    r_valid: Port,
+    r_ready: Port,
+    aw_addr: Port,
+    aw_len: Port,
+    aw_valid: Port,
+    aw_ready: Port,
+    w_data: Port,
+    w_strb: Port,
+    w_last: Port,
+    w_valid: Port,
+    w_ready: Port,
+    b_resp: Port,
+    b_valid: Port,
+    rx_data: Port,
+    rx_bytes: Port,
+    rx_last: Port,
+    rx_valid: Port,
+    rx_error: Port,
+    tx_data: Port,
+    tx_bytes: Port,
+    tx_last: Port,
+    tx_valid: Port,
+    tx_ready: Port,
+    bar0: Port,
+    bar0_valid: Port,
+    bar0_ready: Port,
+    bar0_rdata: Port,
+    bar0_rvalid: Port,
+    bar2: Port,
+    bar2_valid: Port,
+    link_up: Port,
+}
+
+impl Ports {
+    fn of(m: &Model) -> Self {
+        Ports {
+            ar_addr: m.port("axi_read.ar_addr"),
+            ar_len: m.port("axi_read.ar_len"),
+            ar_id: m.port("axi_read.ar_id"),
+            ar_valid: m.port("axi_read.ar_valid"),
+            ar_ready: m.port("axi_read.ar_ready"),
+            r_data: m.port("axi_read.r_data"),
+            r_id: m.port("axi_read.r_id"),
+            r_resp: m.port("axi_read.r_resp"),
+            r_last: m.port("axi_read.r_last"),
+            r_valid: m.port("axi_read.r_valid"),
+            r_ready: m.port("axi_read.r_ready"),
+            aw_addr: m.port("axi_write.aw_addr"),
+            aw_len: m.port("axi_write.aw_len"),
+            aw_valid: m.port("axi_write.aw_valid"),
+            aw_ready: m.port("axi_write.aw_ready"),
+            w_data: m.port("axi_write.w_data"),
+            w_strb: m.port("axi_write.w_strb"),
+            w_last: m.port("axi_write.w_last"),
+            w_valid: m.port("axi_write.w_valid"),
+            w_ready: m.port("axi_write.w_ready"),
+            b_resp: m.port("axi_write.b_resp"),
+            b_valid: m.port("axi_write.b_valid"),
+            rx_data: m.port("mac_rx.data"),
+            rx_bytes: m.port("mac_rx.bytes"),
+            rx_last: m.port("mac_rx.last"),
+            rx_valid: m.port("mac_rx.valid"),
+            rx_error: m.port("mac_rx_error"),
+            tx_data: m.port("mac_tx.data"),
+            tx_bytes: m.port("mac_tx.bytes"),
+            tx_last: m.port("mac_tx.last"),
+            tx_valid: m.port("mac_tx.valid"),
+            tx_ready: m.port("mac_tx.ready"),
+            bar0: m.port("bar0.data"),
+            bar0_valid: m.port("bar0.valid"),
+            bar0_ready: m.port("bar0.ready"),
+            bar0_rdata: m.port("bar0_rdata"),
+            bar0_rvalid: m.port("bar0_rvalid"),
+            bar2: m.port("bar2"),
+            bar2_valid: m.port("bar2_valid"),
+            link_up: m.port("link_up"),
+        }
+    }
+}
+
+/// `rtl::msg::BarAccess` as the port carries it.
+fn pack(r: &BarRequest) -> [u8; 12] {
+    let head = u128::from(r.offset & 0xff_ffff) | u128::from(r.write.is_some()) << 24 | u128::from(r.bytes == 8) << 25;
+    let word = head | u128::from(r.write.unwrap_or(0)) << 26;
+    word.to_le_bytes()[..12].try_into().expect("12 of 16")
+}
+
+/// A NIC in its host.
+pub struct Nic {
+    model: Model,
+    ports: Ports,
+    options: NicOptions,
+    width: usize,
+    cycle: u64,
+    /// The host around it.
+    pub host: Host,
+    tx: MacTx,
+    rx: MacRx,
+}
+
+impl Nic {
+    /// Puts the core `model` into a host. The model is reset.
+    pub fn new(mut model: Model, options: NicOptions) -> Self {
+        let ports = Ports::of(&model);
+        let width = model.width(ports.rx_data);
+        model.reset();
+        model.set(ports.link_up, 1);
+        let host = Host::new(options.pcie.clone(), options.adversary, width, options.seed);
+        let tx = MacTx::new(options.link);
+        Nic { model, ports, width, cycle: 0, host, tx, rx: MacRx::default(), options }
+    }
+
+    /// Cycles since the start.
+    pub fn cycle(&self) -> u64 {
+        self.cycle
+    }
+
+    /// Time since the start.
+    pub fn now(&self) -> Fs {
+        self.cycle * self.options.clock
+    }
+
+    /// How it was set up.
+    pub fn options(&self) -> &NicOptions {
+        &self.options
+    }
+
+    /// The core, for tests that look inside.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Sends an access to a BAR, now.
+    pub fn bar(&mut self, request: BarRequest) {
+        self.host.bar(self.now(), request);
+    }
+
+    /// The answer of the oldest BAR read, once it is back.
+    pub fn bar_answer(&mut self) -> Option<u64> {
+        self.host.bar_answer(self.now())
+    }
+
+    /// Plugs the cable in or out.
+    pub fn set_link(&mut self, up: bool) {
+        self.model.set(self.ports.link_up, up.into());
+    }
+
+    /// Frames that have left the MAC since the last call.
+    pub fn take_sent(&mut self) -> Vec<Frame> {
+        let mut sent = std::mem::take(&mut self.tx.out);
+        sent.iter_mut().for_each(|f| f.at += self.options.mac_latency);
+        sent
+    }
+
+    /// A frame whose last byte arrives at `frame.at`; frames come in that order.
+    pub fn receive(&mut self, mut frame: Frame) {
+        frame.at += self.options.mac_latency;
+        self.rx.push(frame);
+    }
+
+    /// True while frames or bus accesses are on their way around the core.
+    pub fn is_busy(&self) -> bool {
+        self.host.is_busy() || !self.rx.is_idle()
+    }
+
+    /// One clock cycle.
+    pub fn step(&mut self) {
+        let now = self.now();
+        let (m, p, host) = (&mut self.model, &self.ports, &mut self.host);
+
+        // What the core sees in this cycle.
+        host.perform(now);
+        let read_ready = host.read_ready();
+        m.set(p.ar_ready, read_ready.into());
+        let beat = host.read_beat(now);
+        m.set(p.r_valid, beat.is_some().into());
+        if let Some(b) = &beat {
+            m.set_bytes(p.r_data, &b.data);
+            m.set(p.r_id, b.id.into());
+            m.set(p.r_resp, if b.error { 2 } else { 0 });
+            m.set(p.r_last, b.last.into());
+        }
+        let (aw_ready, w_ready) = (host.write_address_ready(), host.write_data_ready(now));
+        m.set(p.aw_ready, aw_ready.into());
+        m.set(p.w_ready, w_ready.into());
+        let response = host.write_response();
+        m.set(p.b_valid, response.is_some().into());
+        m.set(p.b_resp, if response == Some(true) { 2 } else { 0 });
+        match self.rx.beat(now, self.width / 8) {
+            Some((bytes, last, error)) => {
+                m.set_bytes(p.rx_data, bytes);
+                m.set(p.rx_bytes, bytes.len() as u64);
+                m.set(p.rx_last, last.into());
+                m.set(p.rx_error, (last && error).into());
+                m.set(p.rx_valid, 1);
+            }
+            None => m.set(p.rx_valid, 0),
+        }
+        let tx_ready = self.tx.ready(now);
+        m.set(p.tx_ready, tx_ready.into());
+        let access = host.bar_arrived(now);
+        m.set(p.bar0_valid, access.is_some_and(|a| a.bar == 0).into());
+        m.set(p.bar2_valid, access.is_some_and(|a| a.bar == 2).into());
+        if let Some(a) = &access {
+            m.set_bytes(if a.bar == 0 { p.bar0 } else { p.bar2 }, &pack(a));
+        }
+        m.eval();
+
+        // What it answers.
+        debug_assert!(beat.is_none() || m.bit(p.r_ready), "the core must always take read data");
+        if read_ready && m.bit(p.ar_valid) {
+            host.read(now, m.get(p.ar_addr), m.get(p.ar_len) + 1, m.get(p.ar_id) as u8);
+        }
+        if aw_ready && m.bit(p.aw_valid) {
+            host.write_address(m.get(p.aw_addr), m.get(p.aw_len) + 1);
+        }
+        if w_ready && m.bit(p.w_valid) {
+            host.write_data(now, m.bytes(p.w_data), m.get(p.w_strb), m.bit(p.w_last));
+        }
+        if tx_ready && m.bit(p.tx_valid) {
+            let n = m.get(p.tx_bytes) as usize;
+            self.tx.beat(now, &m.bytes(p.tx_data)[..n], m.bit(p.tx_last));
+        }
+        if access.is_some_and(|a| a.bar == 2 || m.bit(p.bar0_ready)) {
+            host.bar_taken();
+        }
+        if m.bit(p.bar0_rvalid) {
+            host.bar_answered(now, m.get(p.bar0_rdata));
+        }
+        m.edge();
+        self.cycle += 1;
+    }
+}
