@@ -5,7 +5,8 @@
 //! transfer happens on a clock edge with `valid` and `ready`; once raised, `valid` stays and the payload is stable until
 //! then.
 
-use crate::{Model, Port};
+use crate::{Model, Port, bits};
+use hdl::prelude::Synth;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::{collections::VecDeque, fmt, sync::Arc};
@@ -49,20 +50,35 @@ impl Pauses {
     }
 }
 
-/// Where the payload fields of a stream lie in a [`Beat`]: each in whole bytes, in port order.
+/// Where the payload of a stream lies in a [`Beat`]: each port in whole bytes, in order.
 #[derive(Debug)]
 struct Layout {
     prefix: String,
-    fields: Vec<Field>,
+    ports: Vec<Place>,
+    /// The fields of struct ports, as `data.psn`.
+    fields: Vec<Place>,
     size: usize,
 }
 
 #[derive(Debug)]
-struct Field {
+struct Place {
     name: String,
     port: Port,
-    bits: usize,
+    /// First bit in the beat, a multiple of 8 for ports.
     at: usize,
+    bits: usize,
+}
+
+impl Layout {
+    #[track_caller]
+    fn find(&self, name: &str) -> &Place {
+        let all = || self.ports.iter().chain(&self.fields);
+        let short = || all().find(|place| place.name.strip_prefix("data.") == Some(name));
+        all().find(|place| place.name == name).or_else(short).unwrap_or_else(|| {
+            let names: Vec<_> = all().map(|place| place.name.as_str()).collect();
+            panic!("stream `{}` has no `{name}`; it has {}", self.prefix, names.join(", "))
+        })
+    }
 }
 
 /// The two handshake ports and the payload of a stream.
@@ -76,17 +92,24 @@ impl Group {
     /// `into` says whether the stream enters the block.
     #[track_caller]
     fn new(model: &Model, prefix: &str, into: bool) -> Self {
-        let (valid, ready) = (model.port(&format!("{prefix}.valid")), model.port(&format!("{prefix}.ready")));
-        let start = prefix.replace(['.', '['], "$").replace(']', "") + "$";
-        let mut layout = Layout { prefix: prefix.into(), fields: vec![], size: 0 };
+        // An interface of several channels (AXI) has `ar_valid` rather than `ar.valid`.
+        let flat = model.find(&format!("{prefix}_valid")).is_some();
+        let start = format!("{prefix}{}", if flat { '_' } else { '.' });
+        let (valid, ready) = (model.port(&format!("{start}valid")), model.port(&format!("{start}ready")));
+        let start = start.replace(['.', '['], "$").replace(']', "");
+        let mut layout = Layout { prefix: prefix.into(), ports: vec![], fields: vec![], size: 0 };
         for info in model.ports() {
             let Some(name) = info.name.strip_prefix(&start) else { continue };
             if name == "ready" || name == "valid" {
                 let want = into == (name == "valid");
                 assert!(info.input == want, "`{prefix}.{name}` of `{}` points the other way", model.name());
             } else if info.input == into {
-                let (port, at) = (model.port(&info.name), layout.size);
-                layout.fields.push(Field { name: name.replace('$', "."), port, bits: info.bits, at });
+                let (port, at, name) = (model.port(&info.name), layout.size * 8, name.replace('$', "."));
+                layout.fields.extend(info.fields.iter().map(|(field, lsb, bits)| {
+                    let name = format!("{name}.{}", field.replace('$', "."));
+                    Place { name, port, at: at + lsb, bits: *bits }
+                }));
+                layout.ports.push(Place { name, port, at, bits: info.bits });
                 layout.size += info.bits.div_ceil(8);
             }
         }
@@ -94,19 +117,31 @@ impl Group {
     }
 
     fn write(&self, model: &mut Model, beat: &[u8]) {
-        for field in &self.layout.fields {
-            model.set_bytes(field.port, &beat[field.at..][..field.bits.div_ceil(8)]);
+        for place in &self.layout.ports {
+            model.set_bytes(place.port, &beat[place.at / 8..][..place.bits.div_ceil(8)]);
         }
     }
 
     fn read(&self, model: &Model) -> Beat {
         let mut bytes = Vec::with_capacity(self.layout.size);
-        self.layout.fields.iter().for_each(|field| bytes.extend_from_slice(model.bytes(field.port)));
+        self.layout.ports.iter().for_each(|place| bytes.extend_from_slice(model.bytes(place.port)));
         Beat { layout: self.layout.clone(), bytes }
+    }
+
+    fn beat(&self) -> Beat {
+        Beat { layout: self.layout.clone(), bytes: vec![0; self.layout.size] }
+    }
+
+    #[track_caller]
+    fn message<T: Synth>(&self, message: T) -> Beat {
+        let [place] = &self.layout.ports[..] else { panic!("`{}` is not a message channel", self.layout.prefix) };
+        assert_eq!(T::BITS, place.bits, "`{}` carries messages of another type", self.layout.prefix);
+        Beat { layout: self.layout.clone(), bytes: bits::of(message) }
     }
 }
 
-/// One transfer: the values of the payload ports, by name (`"data"`, `"last"`, ..).
+/// One transfer: the values of the payload ports by name (`"data"`, `"last"`) and of the fields of struct ports
+/// (`"data.psn"`, or just `"psn"`).
 #[derive(Clone)]
 pub struct Beat {
     layout: Arc<Layout>,
@@ -114,47 +149,33 @@ pub struct Beat {
 }
 
 impl Beat {
+    /// Little-endian value of a port or field.
     #[track_caller]
-    fn field(&self, name: &str) -> &Field {
-        let found = self.layout.fields.iter().find(|field| field.name == name);
-        found.unwrap_or_else(|| panic!("stream `{}` has no `{name}`", self.layout.prefix))
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        let place = self.layout.find(name);
+        bits::get_bytes(&self.bytes, place.at, place.bits)
     }
 
-    /// Little-endian value of a field.
-    #[track_caller]
-    pub fn bytes(&self, name: &str) -> &[u8] {
-        let field = self.field(name);
-        &self.bytes[field.at..][..field.bits.div_ceil(8)]
-    }
-
-    /// Value of a field of at most 64 bits.
+    /// Value of a port or field of at most 64 bits.
     #[track_caller]
     pub fn get(&self, name: &str) -> u64 {
-        crate::bits::get(self.bytes(name), 0, self.field(name).bits)
+        let place = self.layout.find(name);
+        bits::get(&self.bytes, place.at, place.bits)
     }
 
-    /// `width` bits from bit `at` of a field: for struct ports, whose first field is at bit 0.
-    #[track_caller]
-    pub fn part(&self, name: &str, at: usize, width: usize) -> u64 {
-        crate::bits::get(self.bytes(name), at, width)
-    }
-
-    /// Sets a field from little-endian bytes; missing high bytes are zero.
+    /// Sets a port or field from little-endian bytes; missing high bytes are zero.
     #[track_caller]
     pub fn set_bytes(&mut self, name: &str, value: &[u8]) {
-        let (at, size) = (self.field(name).at, self.field(name).bits.div_ceil(8));
-        assert!(value.len() <= size, "{} bytes do not fit `{name}`", value.len());
-        self.bytes[at..][..size].fill(0);
-        self.bytes[at..][..value.len()].copy_from_slice(value);
+        let place = self.layout.find(name);
+        assert!(value.len() <= place.bits.div_ceil(8), "{} bytes do not fit `{name}`", value.len());
+        bits::set_bytes(&mut self.bytes, place.at, place.bits, value);
     }
 
-    /// Sets a field; `value` must fit it.
+    /// Sets a port or field; `value` must fit.
     #[track_caller]
     pub fn set(&mut self, name: &str, value: u64) {
-        let (at, bits) = (self.field(name).at, self.field(name).bits);
-        assert!(bits >= 64 || value >> bits == 0, "{value:#x} does not fit the {bits} bits of `{name}`");
-        self.bytes[at..][..bits.div_ceil(8)].fill(0);
-        crate::bits::set(&mut self.bytes[at..], 0, bits.min(64), value);
+        let place = self.layout.find(name);
+        bits::set(&mut self.bytes, place.at, place.bits, value);
     }
 
     /// [`set`](Beat::set), to be chained.
@@ -173,11 +194,14 @@ impl PartialEq for Beat {
 
 impl fmt::Debug for Beat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Fields where there are some, without the structs around them.
+        let all = || self.layout.ports.iter().chain(&self.layout.fields);
+        let inner = |place: &Place| all().any(|other| other.name.starts_with(&format!("{}.", place.name)));
         let mut map = f.debug_map();
-        for field in &self.layout.fields {
-            let value = &self.bytes[field.at..][..field.bits.div_ceil(8)];
+        for place in all().filter(|place| !inner(place)) {
+            let value = bits::get_bytes(&self.bytes, place.at, place.bits);
             let digits: String = value.iter().rev().map(|byte| format!("{byte:02x}")).collect();
-            map.entry(&format_args!("{}", field.name), &format_args!("{digits}"));
+            map.entry(&format_args!("{}", place.name), &format_args!("{digits}"));
         }
         map.finish()
     }
@@ -238,9 +262,22 @@ impl Source {
 
     /// An all-zero beat of this stream, to be filled and pushed.
     pub fn beat(&self) -> Beat {
-        Beat { layout: self.group.layout.clone(), bytes: vec![0; self.group.layout.size] }
+        self.group.beat()
     }
 
+    /// The beat of a message: for channels whose payload is one struct.
+    #[track_caller]
+    pub fn message<T: Synth>(&self, message: T) -> Beat {
+        self.group.message(message)
+    }
+
+    /// Queues a message.
+    #[track_caller]
+    pub fn send<T: Synth>(&mut self, message: T) {
+        self.push(self.message(message));
+    }
+
+    /// Queues a beat.
     pub fn push(&mut self, beat: Beat) {
         assert_eq!(beat.bytes.len(), self.group.layout.size, "a beat of another stream");
         self.queue.push_back(beat);
@@ -288,8 +325,8 @@ impl Actor for Source {
         } else {
             let mut noise = self.beat();
             self.pauses.rng.fill_bytes(&mut noise.bytes);
-            for field in self.group.layout.fields.iter().filter(|field| field.bits % 8 != 0) {
-                noise.bytes[field.at + field.bits / 8] &= (1 << (field.bits % 8)) - 1;
+            for place in self.group.layout.ports.iter().filter(|place| place.bits % 8 != 0) {
+                noise.bytes[(place.at + place.bits) / 8] &= (1 << (place.bits % 8)) - 1;
             }
             self.group.write(model, &noise.bytes);
         }
@@ -344,6 +381,12 @@ impl Sink {
         self.want_packets = self.want_packets.max(self.packets) + packets;
     }
 
+    /// The beat of a message, to compare with.
+    #[track_caller]
+    pub fn message<T: Synth>(&self, message: T) -> Beat {
+        self.group.message(message)
+    }
+
     /// The oldest beat that came.
     pub fn pop(&mut self) -> Option<Beat> {
         self.got.pop_front()
@@ -396,8 +439,8 @@ impl Actor for Sink {
             return;
         }
         self.beats += 1;
-        let mut fields = self.group.layout.fields.iter();
-        self.packets += u64::from(fields.any(|field| field.name == "last") && beat.get("last") == 1);
+        let mut ports = self.group.layout.ports.iter();
+        self.packets += u64::from(ports.any(|place| place.name == "last") && beat.get("last") == 1);
         self.got.push_back(beat);
     }
 

@@ -16,8 +16,15 @@
 //! k.expect_packets(1);
 //! bench::run(&mut m, &mut [&mut s, &mut k], 1000);        // panics with a report when the packet is not out by then
 //! assert_eq!(k.pop_packet().unwrap(), [0xab; 100]);
+//!
+//! m.set("limit", 5);                                      // any port, at any time; `m.port("limit")` is a fast handle
+//! m.tick();
+//! assert_eq!(m.get("status.dropped"), 0);                 // a field of a struct port
 //! # Ok(()) }
 //! ```
+//!
+//! Message channels carry a struct: `s.send(Request { .. })` puts one in, `k.pop().unwrap().get("psn")` looks at a field
+//! of one that came out, and `assert_eq!(k.pop(), Some(k.message(Reply { .. })))` compares it as a whole.
 //!
 //! Environment: `FERROCE_VERILATOR` (the tool), `FERROCE_WAVE` (path prefix: every instance writes its waves there),
 //! `FERROCE_MODELS` (cache of compiled models, default `target/verilate`), `FERROCE_SCALE` (see [`scale`]).
@@ -57,14 +64,16 @@ pub struct PortInfo {
     pub name: String,
     pub bits: usize,
     pub input: bool,
+    /// The fields of a struct, nested ones as `outer$inner`: name, first bit, bits. Empty for plain bits.
+    pub fields: Vec<(String, usize, usize)>,
 }
 
 impl PortInfo {
     pub fn input(name: &str, bits: usize) -> Self {
-        Self { name: name.into(), bits, input: true }
+        Self { name: name.into(), bits, input: true, fields: vec![] }
     }
     pub fn output(name: &str, bits: usize) -> Self {
-        Self { name: name.into(), bits, input: false }
+        Self { name: name.into(), bits, input: false, fields: vec![] }
     }
 }
 
@@ -131,11 +140,28 @@ pub fn ports<B: Block>(block: &B) -> Vec<PortInfo> {
             if self.depth == 1 && atom.kind().is_parameter() {
                 let name = self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("$");
                 let input = atom.kind() == AtomKind::InputParameter;
-                self.ports.push(PortInfo { name, bits: atom.bits(), input });
+                let mut fields = Vec::new();
+                struct_fields(&atom.descriptor().kind, "", 0, &mut fields);
+                self.ports.push(PortInfo { name, bits: atom.bits(), input, fields });
             }
         }
     }
     let mut walk = Walk::default();
     block.accept("top", &mut walk);
     walk.ports
+}
+
+/// Adds the fields of a struct type to `fields`, outer before inner, and gives the width of `kind`. A struct's first
+/// field is its least significant.
+fn struct_fields(kind: &TypeKind, prefix: &str, at: usize, fields: &mut Vec<(String, usize, usize)>) -> usize {
+    match kind {
+        TypeKind::Bits(bits) | TypeKind::Signed(bits) => *bits,
+        TypeKind::Enum(variants) => clog2(variants.len()).max(1),
+        TypeKind::Composite(parts) => parts.iter().fold(0, |width, part| {
+            let (name, place) = (format!("{prefix}{}", part.fieldname), fields.len());
+            let bits = struct_fields(&part.kind.kind, &format!("{name}$"), at + width, fields);
+            fields.insert(place, (name, at + width, bits));
+            width + bits
+        }),
+    }
 }

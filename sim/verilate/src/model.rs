@@ -13,11 +13,12 @@ use std::{
     },
 };
 
-/// A port of a model, looked up once by [`Model::port`]; valid for every instance of the same block.
+/// A port of a model, or a field of a struct port; looked up once by [`Model::port`]; valid for every instance of the same block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port(u32);
 
-/// What names a port: a [`Port`] (for hot paths) or its name (`"s.data"`, `"lane[2].valid"` or `"s$data"`).
+/// What names a port or a field of a struct port: a [`Port`] (for hot paths) or a name (`"s.data"`, `"lane[2].valid"`,
+/// `"s.data.psn"`; RustHDL's `s$data` too).
 pub trait Pick {
     fn pick(self, model: &Model) -> Port;
 }
@@ -66,9 +67,18 @@ struct Calls {
 }
 
 struct Slot {
+    /// Verilator's variable of the port.
     at: *mut u8,
     bits: u32,
     input: bool,
+    part: Option<Part>,
+}
+
+/// A field of a struct port: where it starts, and the bytes its port takes.
+#[derive(Clone, Copy)]
+struct Part {
+    lsb: u32,
+    storage: u32,
 }
 
 impl Model {
@@ -115,7 +125,10 @@ impl Model {
                 coverage: *library.get(b"ferroce_coverage").map_err(load)?,
             }
         };
-        let index = ports.iter().enumerate().map(|(i, p)| (p.name.clone(), Port(i as u32))).collect();
+        // Ports first, in order, then the fields of all struct ports: as `instance` makes the slots.
+        let fields = ports.iter().flat_map(|p| p.fields.iter().map(move |field| format!("{}${}", p.name, field.0)));
+        let names = ports.iter().map(|p| p.name.clone()).chain(fields);
+        let index = names.enumerate().map(|(i, name)| (name, Port(i as u32))).collect();
         let wave = wave.zip(built.wave);
         Ok(Self::instance(Arc::new(Design { name, ports: ports.to_vec(), index, wave, calls })))
     }
@@ -129,11 +142,18 @@ impl Model {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // SAFETY: `calls` belong to the library of these ports, and the instance lives until `drop`.
         let instance = unsafe { (design.calls.new)() };
-        let slot = |(i, p): (usize, &PortInfo)| {
+        let mut slots = Vec::new();
+        for (i, p) in design.ports.iter().enumerate() {
             let at = unsafe { (design.calls.port)(instance, i as c_int) };
-            Slot { at, bits: p.bits as u32, input: p.input }
-        };
-        let slots: Vec<Slot> = design.ports.iter().enumerate().map(slot).collect();
+            slots.push(Slot { at, bits: p.bits as u32, input: p.input, part: None });
+        }
+        for (i, p) in design.ports.iter().enumerate() {
+            let (at, input, storage) = (slots[i].at, p.input, storage(p.bits as u32) as u32);
+            slots.extend(p.fields.iter().map(|&(_, lsb, bits)| {
+                let part = Some(Part { lsb: lsb as u32, storage });
+                Slot { at, bits: bits as u32, input, part }
+            }));
+        }
         let clock =
             |name: &str| design.index.get(name).map(|p| &slots[p.0 as usize]).filter(|s| s.input && s.bits == 1);
         let clock = clock("clock").or_else(|| clock("clk")).map(|slot| slot.at);
@@ -185,8 +205,9 @@ impl Model {
         let port = port.pick(self);
         let slot = self.input(port);
         let (at, bits) = (slot.at, slot.bits);
-        if bits < 64 && value >> bits != 0 {
-            panic!("{value:#x} does not fit the {bits} bits of {}", self.design.ports[port.0 as usize].name)
+        assert!(bits >= 64 || value >> bits == 0, "{value:#x} does not fit the {bits} bits of {}", self.name_of(port));
+        if slot.part.is_some() {
+            return self.set_bytes(port, &value.to_le_bytes()[..(bits.div_ceil(8) as usize).min(8)]);
         }
         // SAFETY: `at` is the port's variable in the live instance, and Verilator stores this width in that type.
         unsafe {
@@ -209,14 +230,18 @@ impl Model {
     pub fn get(&self, port: impl Pick) -> u64 {
         let port = port.pick(self);
         let slot = &self.slots[port.0 as usize];
+        let bits = slot.bits;
+        assert!(bits <= 64, "{} has {bits} bits: use `bytes` or `get_bytes`", self.name_of(port));
+        if slot.part.is_some() {
+            return crate::bits::get(&self.get_bytes(port), 0, bits as usize);
+        }
         // SAFETY: as in `set`.
         unsafe {
-            match slot.bits {
+            match bits {
                 0..=8 => slot.at.read().into(),
                 9..=16 => slot.at.cast::<u16>().read().into(),
                 17..=32 => slot.at.cast::<u32>().read().into(),
-                33..=64 => slot.at.cast::<u64>().read(),
-                bits => panic!("{} has {bits} bits: use `bytes`", self.design.ports[port.0 as usize].name),
+                _ => slot.at.cast::<u64>().read(),
             }
         }
     }
@@ -236,12 +261,12 @@ impl Model {
         let slot = self.input(port);
         let (bits, spare) = (slot.bits as usize, value.len() * 8);
         let fits = spare <= bits || (value.len() == bits.div_ceil(8) && value[bits / 8] >> (bits % 8) == 0);
-        assert!(
-            fits,
-            "{} bytes do not fit the {bits} bits of {}",
-            value.len(),
-            self.design.ports[port.0 as usize].name
-        );
+        assert!(fits, "{} bytes do not fit the {bits} bits of {}", value.len(), self.name_of(port));
+        if let Some(part) = slot.part {
+            // SAFETY: the storage of a port of the live instance.
+            let whole = unsafe { std::slice::from_raw_parts_mut(slot.at, part.storage as usize) };
+            return crate::bits::set_bytes(whole, part.lsb as usize, bits, value);
+        }
         // SAFETY: as in `set`; `value` is not longer than the storage.
         unsafe {
             slot.at.write_bytes(0, storage(slot.bits));
@@ -249,20 +274,39 @@ impl Model {
         }
     }
 
-    /// The value of a port of any width, as little-endian bytes (width / 8, rounded up).
+    /// The value of a whole port of any width, as little-endian bytes (width / 8, rounded up).
     #[inline]
+    #[track_caller]
     pub fn bytes(&self, port: impl Pick) -> &[u8] {
-        let slot = &self.slots[port.pick(self).0 as usize];
+        let port = port.pick(self);
+        let slot = &self.slots[port.0 as usize];
+        assert!(slot.part.is_none(), "{} is a part of a port: use `get_bytes`", self.name_of(port));
         // SAFETY: as in `set`; written only through `&mut self`.
         unsafe { std::slice::from_raw_parts(slot.at, slot.bits.div_ceil(8) as usize) }
+    }
+
+    /// As [`bytes`](Model::bytes), also for a field of a struct port.
+    #[track_caller]
+    pub fn get_bytes(&self, port: impl Pick) -> Vec<u8> {
+        let port = port.pick(self);
+        let slot = &self.slots[port.0 as usize];
+        let Some(part) = slot.part else { return self.bytes(port).to_vec() };
+        // SAFETY: the storage of a port of the live instance.
+        let whole = unsafe { std::slice::from_raw_parts(slot.at, part.storage as usize) };
+        crate::bits::get_bytes(whole, part.lsb as usize, slot.bits as usize)
     }
 
     #[inline]
     #[track_caller]
     fn input(&self, port: Port) -> &Slot {
         let slot = &self.slots[port.0 as usize];
-        assert!(slot.input, "{} is an output", self.design.ports[port.0 as usize].name);
+        assert!(slot.input, "{} is an output", self.name_of(port));
         slot
+    }
+
+    fn name_of(&self, port: Port) -> String {
+        let found = self.design.index.iter().find(|(_, p)| **p == port);
+        found.map_or_else(String::new, |(name, _)| name.replace('$', "."))
     }
 
     /// Lets outputs follow inputs, without a clock edge.

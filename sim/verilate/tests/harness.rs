@@ -135,7 +135,7 @@ fn an_unknown_port_lists_the_known() {
 }
 
 #[test]
-#[should_panic(expected = "0x10000 does not fit the 16 bits of s$data")]
+#[should_panic(expected = "0x10000 does not fit the 16 bits of s.data")]
 fn a_value_too_large_is_refused() {
     sum().set("s.data", 0x10000);
 }
