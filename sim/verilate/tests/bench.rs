@@ -101,21 +101,21 @@ fn directions_are_checked() {
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
-enum Kind {
+pub enum Kind {
     Read,
     Write,
     Atomic,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Inner {
+pub struct Inner {
     flag: Bit,
     kind: Kind,
     gid: Bits<128>,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Request {
+pub struct Request {
     psn: Bits<24>,
     inner: Inner,
     len: Bits<13>,
@@ -161,7 +161,11 @@ fn messages_by_type_and_by_field() {
     let (mut s, mut k) = (Source::new(&m, "s", Stall::Random, 1), Sink::new(&m, "m", Stall::Random, 2));
     let request = |psn: u64| Request {
         psn: psn.into(),
-        inner: Inner { flag: psn.is_multiple_of(2), kind: Kind::Atomic, gid: Bits::<128>::from(psn) << 100 },
+        inner: Inner {
+            flag: psn.is_multiple_of(2),
+            kind: if psn < 90 { Kind::Atomic } else { Kind::Write },
+            gid: Bits::<128>::from(psn) << 100,
+        },
         len: (8191 - psn).into(),
     };
     (0..100).for_each(|psn| s.send(request(psn)));
