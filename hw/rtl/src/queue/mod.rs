@@ -1,1 +1,13 @@
 //! Doorbells, work queues, scheduler, completions, events.
+pub mod completion;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use hdl::prelude::*;
+
+/// Entries of a CQ or EQ ring.
+#[hdl_fn]
+fn entries(log2: Bits<5>) -> Bits<24> {
+    let one: Bits<24> = 1.into();
+    one << log2
+}

@@ -69,6 +69,13 @@ impl<T: Synth> Table<T> {
     }
 }
 
+/// A stand-in of one row, so that a block can name its tables and take the rest from its own default.
+impl<T: Synth> Default for Table<T> {
+    fn default() -> Self {
+        Table::new(1, "")
+    }
+}
+
 impl<T: Synth> Logic for Table<T> {
     fn update(&mut self) {
         unimplemented!("tables are simulated in Verilator");
