@@ -80,6 +80,8 @@ names! {
         CQ_OVERRUN;
         /// Flushed: the QP is in ERR.
         FLUSHED;
+        /// The doorbell's page does not own the object, or there is no such object.
+        DOORBELL_OWNER;
     }
 }
 

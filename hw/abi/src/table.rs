@@ -38,6 +38,9 @@ pub mod qp_type {
     pub const UD: u8 = 2;
 }
 
+/// Owner of a send or receive queue that no doorbell page may ring.
+pub const NOBODY: u64 = 0xfff;
+
 /// Access flags of MRs and QPs, as `ibv_access_flags`.
 pub mod access {
     #![allow(missing_docs)]
@@ -112,7 +115,7 @@ layout! {
         RNR_RETRY = 88, 3;
         /// Verbs timeout: 4.096 us x 2^t, 0 for never.
         TIMEOUT = 96, 5;
-        /// Doorbell page that may ring it.
+        /// Doorbell page that may ring it; `NOBODY` for none.
         OWNER = 104, 12;
         /// Address of the ring in host memory, aligned to 64.
         BASE = 128, 64;
@@ -142,7 +145,7 @@ layout! {
         MIN_RNR_TIMER = 84, 5;
         /// Access flags, as `access`.
         ACCESS = 92, 4;
-        /// Doorbell page that may ring it.
+        /// Doorbell page that may ring it; `NOBODY` for none.
         OWNER = 104, 12;
         /// Address of the ring in host memory, aligned to 64.
         BASE = 128, 64;

@@ -1,5 +1,6 @@
 //! Doorbells, work queues, scheduler, completions, events.
 pub mod completion;
+pub mod doorbell;
 #[cfg(test)]
 pub(crate) mod testing;
 
