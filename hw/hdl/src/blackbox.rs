@@ -1,6 +1,7 @@
 //! Foreign Verilog inside a block, for authors who wrap vendor IP or a soft core: the instance, and the source once.
-use rust_hdl::prelude::{Atom, Block, Probe, Verilog, ast::Wrapper};
-use std::fmt::Write;
+use crate::emit::{Port, ports, verilog_name};
+use crate::ir;
+use rust_hdl::prelude::{Block, Verilog};
 
 /// Describes the Verilog module that a block stands for; `instance(self)` in the block's `hdl()` writes it.
 ///
@@ -52,50 +53,20 @@ impl BlackBox {
         self
     }
     /// The block's Verilog: one instance, connected to the block's signals.
-    pub fn instance(&self, block: &dyn Block) -> Verilog {
-        let mut signals = Signals::default();
-        block.accept("", &mut signals);
-        let mut code = self.module.clone();
+    pub fn instance<B: Block>(&self, block: &B) -> Verilog {
+        let mut text = format!("  {}", self.module);
         if !self.parameters.is_empty() {
             let p: Vec<_> = self.parameters.iter().map(|(n, v)| format!(".{n}({v})")).collect();
-            let _ = write!(code, " #({})", p.join(", "));
+            text.push_str(&format!(" #({})", p.join(", ")))
         }
-        let ports: Vec<_> = (signals.names.iter())
-            .map(|n| {
-                let own = crate::vgen::mangle(n);
-                let port = self.renamed.iter().find(|r| r.0 == *n).map_or(&own, |r| &r.1);
-                format!("    .{port}({own})")
-            })
-            .collect();
-        let _ = write!(code, " instance_ (\n{}\n  );\n", ports.join(",\n"));
-        Verilog::Wrapper(Wrapper { code: format!("  {code}"), cores: self.source.clone() })
-    }
-}
-
-/// The signals of the outermost block, as `interface$field`.
-#[derive(Default)]
-struct Signals {
-    depth: usize,
-    namespace: Vec<String>,
-    names: Vec<String>,
-}
-impl Probe for Signals {
-    fn visit_start_scope(&mut self, _: &str, _: &dyn Block) {
-        self.depth += 1
-    }
-    fn visit_end_scope(&mut self, _: &str, _: &dyn Block) {
-        self.depth -= 1
-    }
-    fn visit_start_namespace(&mut self, name: &str, _: &dyn Block) {
-        self.namespace.push(name.into())
-    }
-    fn visit_end_namespace(&mut self, _: &str, _: &dyn Block) {
-        self.namespace.pop();
-    }
-    fn visit_atom(&mut self, name: &str, a: &dyn Atom) {
-        if self.depth == 1 && a.kind().is_parameter() {
-            let path: Vec<_> = self.namespace.iter().map(String::as_str).chain([name]).collect();
-            self.names.push(path.join("$"))
-        }
+        let pin = |p: &Port| {
+            let own = verilog_name(&p.name);
+            let port = self.renamed.iter().find(|r| r.0 == p.name).map_or(&own, |r| &r.1);
+            format!("    .{port}({own})")
+        };
+        let pins: Vec<_> = ports(block).iter().map(pin).collect();
+        text.push_str(&format!(" instance_ (\n{}\n  );\n", pins.join(",\n")));
+        let block = Some(std::any::type_name::<B>());
+        ir::hand_over(ir::Body::Text { block, text, reg: false, source: self.source.clone() })
     }
 }

@@ -1,5 +1,6 @@
 //! RAMs for authors of blocks: simple dual port, one clock, read enable, optional lane write enables. The text is what
 //! Vivado and Yosys map to block or UltraRAM and what Verilator runs as a plain array.
+use crate::ir;
 use crate::reg::Hidden;
 use rust_hdl::prelude::*;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ struct Options {
 }
 
 /// Verilog of a RAM body: `lanes` write enables over a `bits`-wide word.
-fn verilog(o: &Options, bits: usize, address_bits: usize, lanes: usize) -> Verilog {
+fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, lanes: usize) -> Verilog {
     let words = 1u64 << address_bits;
     let style = match o.style {
         "" => "(* no_rw_check *)".to_string(),
@@ -38,10 +39,11 @@ fn verilog(o: &Options, bits: usize, address_bits: usize, lanes: usize) -> Veril
     } else {
         format!("initial rdata = {bits}'d0;\nalways @(posedge clock) if (re) rdata <= mem[raddr];\n")
     };
-    Verilog::Custom(format!(
+    let text = format!(
         "{style} reg {range}mem [0:{}];\n`ifndef SYNTHESIS\ninitial mem = '{{default: {bits}'d0}};\n`endif\n{write}{read}",
         words - 1
-    ))
+    );
+    ir::hand_over(ir::Body::Text { block: Some(block), text, reg: true, source: String::new() })
 }
 
 macro_rules! options {
@@ -98,7 +100,7 @@ impl<T: Synth, const A: usize> Logic for Ram<T, A> {
         self.rdata.connect();
     }
     fn hdl(&self) -> Verilog {
-        verilog(&self._options.0, T::BITS, A, 1)
+        verilog(std::any::type_name::<Self>(), &self._options.0, T::BITS, A, 1)
     }
 }
 
@@ -140,7 +142,7 @@ impl<const D: usize, const A: usize, const BE: usize> Logic for RamBe<D, A, BE> 
         self.rdata.connect();
     }
     fn hdl(&self) -> Verilog {
-        const { assert!(BE > 1 && D % BE == 0, "RamBe: BE must be at least 2 and divide D") }
-        verilog(&self._options.0, D, A, BE)
+        const { assert!(BE > 1 && D.is_multiple_of(BE), "RamBe: BE must be at least 2 and divide D") }
+        verilog(std::any::type_name::<Self>(), &self._options.0, D, A, BE)
     }
 }

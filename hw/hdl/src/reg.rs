@@ -1,6 +1,8 @@
 //! Registers and arrays, for authors of blocks: `Reg<T>` (synchronous reset), `Arr<T, N>` and what `regs!` and
 //! `dff_setup!` expand to. RustHDL's `DFF` has no reset and its arrays stop at 32 elements; these two fill the gap.
-use crate::rt::{self, Ex};
+use crate::control::assign;
+use crate::ir;
+use crate::value::{Ex, ToEx, read};
 use rust_hdl::prelude::*;
 use std::ops::{Deref, DerefMut};
 
@@ -56,8 +58,8 @@ impl<T: Synth> Logic for Reg<T> {
         self.q.connect();
     }
     fn hdl(&self) -> Verilog {
-        let v = self._reset.0.verilog();
-        Verilog::Custom(format!("initial q = {v:x};\nalways @(posedge clock) if (rst) q <= {v:x}; else q <= d;\n"))
+        let init = format!("{:x}", self._reset.0.verilog());
+        ir::hand_over(ir::Body::Register { init: init.split("'h").last().unwrap().into(), reset: true })
     }
     fn timing(&self) -> Vec<TimingInfo> {
         vec![TimingInfo {
@@ -181,13 +183,13 @@ pub mod hold {
         r: &(impl Cells<Cell = Reg<T>> + ?Sized),
         name: String,
         clock: Ex<Clock>,
-        rst: impl rt::ToEx<bool>,
+        rst: impl ToEx<bool>,
     ) {
         let rst = rst.to_ex();
         r.each_named(name, &mut |r, n| {
-            rt::assign(&r.clock, format!("{n}$clock"), clock);
-            rt::assign(&r.rst, format!("{n}$rst"), rst);
-            rt::assign(&r.d, format!("{n}$d"), rt::read(&r.q, format!("{n}$q")));
+            assign(&r.clock, format!("{n}$clock"), clock);
+            assign(&r.rst, format!("{n}$rst"), rst);
+            assign(&r.d, format!("{n}$d"), read(&r.q, format!("{n}$q")));
         })
     }
     pub fn dffs<T: Synth>(r: &mut (impl Cells<Cell = DFF<T>> + ?Sized), clock: Clock) {
@@ -204,8 +206,8 @@ pub mod hold {
     }
     pub fn dffs_hdl<T: Synth>(r: &(impl Cells<Cell = DFF<T>> + ?Sized), name: String, clock: Ex<Clock>) {
         r.each_named(name, &mut |r, n| {
-            rt::assign(&r.clock, format!("{n}$clock"), clock);
-            rt::assign(&r.d, format!("{n}$d"), rt::read(&r.q, format!("{n}$q")));
+            assign(&r.clock, format!("{n}$clock"), clock);
+            assign(&r.d, format!("{n}$d"), read(&r.q, format!("{n}$q")));
         })
     }
 }

@@ -156,17 +156,17 @@ impl Logic for Twice {
 
 #[test]
 fn blocks_emit() {
-    let mut u = Blocks::default();
-    let v = hdl::emit(&mut u, "top");
-    assert!(v.contains("always @(posedge clock) if (rst) counter_q <= 8'h80; else counter_q <= counter_d;"));
+    let u = Blocks::default();
+    let v = hdl::emit(&u, "top");
+    assert!(v.contains("always_ff @(posedge clock) if (rst) counter_q <= 8'h80; else counter_q <= counter_d;"));
     assert!(v.contains("ram_style = \"block\""));
-    assert_eq!(v.matches("module top_stage").count(), 1, "equal blocks are one module");
+    assert_eq!(v.matches("module Stage_8").count(), 1, "equal blocks are one module");
 }
 
 #[test]
 fn black_box_source_once() {
-    let mut u = Twice::default();
-    let v = hdl::emit(&mut u, "top");
+    let u = Twice::default();
+    let v = hdl::emit(&u, "top");
     assert!(v.contains("passer #(.W(4)) instance_ (\n    .in(a),\n    .out(y)\n  );"), "{v}");
     assert_eq!(v.matches("module passer").count(), 1);
 }

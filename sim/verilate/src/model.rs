@@ -94,7 +94,7 @@ impl Model {
     /// Builds a block on which `connect_all` was called. Emission runs on a large stack; its errors are panics that
     /// name the kernel's line.
     pub fn build<B: Block + Sync>(block: &B, options: Options) -> Result<Model, Error> {
-        let (text, ports) = on_big_stack(|| (hdl::vgen::emit(block, "top"), ports(block)));
+        let (text, ports) = on_big_stack(|| (hdl::emit(block, "top"), ports(block)));
         let name = || {
             let path = std::any::type_name::<B>();
             let path = path.split('<').next().unwrap_or(path);
