@@ -1,1 +1,2 @@
 //! Registers, table bus, QP state, mailbox, soft core, counters.
+pub mod qp_state;
