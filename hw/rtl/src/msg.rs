@@ -331,7 +331,7 @@ pub struct DmaData {
 pub struct DmaWrite {
     /// Bus address, any alignment.
     pub iova: Bits<64>,
-    /// Bytes, 1 to 16,383; inline at most 32.
+    /// Bytes, 0 to 16,383 (0 writes nothing); inline at most 32, which may not cross 4 KiB.
     pub len: Bits<14>,
     /// The bytes are in `data`, not in the receive buffer.
     pub is_inline: Bit,

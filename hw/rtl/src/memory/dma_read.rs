@@ -1,0 +1,527 @@
+//! DMA reads: turns the requests of four clients into AXI bursts and hands the bytes back, right-aligned.
+//!
+//! For the transmit frames, the work queues and the mailbox. A request is cut at 512-byte boundaries (so no burst
+//! crosses 4 KiB), each piece takes an AXI ID from a list of free ones and leaves its destination in a row of that
+//! ID. A beat of data reads that row and how many beats of the piece came before, so pieces may come back in any
+//! order and interleaved beat by beat. A piece's first beat may begin in the middle of the bus: it is shifted down to
+//! lane 0; later beats begin at lane 0 anyway.
+//!
+//! ```text
+//! request        taken | AR valid (one piece a cycle, the next request behind the last one)
+//! R beat    taken | row, progress | place, bytes | shift 0..7 | shift 8 x 0..7 = data, beat, data_valid
+//! ```
+//!
+//! Cannot deadlock: `r_ready` is always 1, the clients take every beat (they reserved the room), and a request waits
+//! only for a free ID, which a beat from the bus returns.
+
+use super::axi::AxiReadMaster;
+use crate::{
+    msg::{BufAddr, DmaData, DmaRead},
+    stream::{Fifo, Sink},
+};
+use abi::status::counter::DMA_ERROR;
+use hdl::prelude::*;
+
+/// Clients of [`DmaReader`], by number.
+pub mod client {
+    /// Payload of frames to be sent.
+    pub const FRAMES: usize = 0;
+    /// Send queues.
+    pub const SEND_QUEUE: usize = 1;
+    /// Receive queues.
+    pub const RECV_QUEUE: usize = 2;
+    /// Mailbox and table loader.
+    pub const CONTROL: usize = 3;
+}
+
+/// Bytes at whose multiples requests are cut: the read request size that every PCIe host grants (PCIe 7.5.3.4).
+const PIECE: usize = 512;
+
+/// What is kept of a piece in flight, in the row of its AXI ID.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Piece {
+    client: Bits<2>,
+    tag: Bits<16>,
+    dest: BufAddr,
+    /// Bytes before the piece in its first beat.
+    offset: Bits<6>,
+    bytes: Bits<10>,
+}
+
+/// How far a piece in flight has come.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Progress {
+    beats: Bits<6>,
+    error: Bit,
+}
+
+/// A beat on its way to lane 0.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Place {
+    client: Bits<2>,
+    shift: Bits<6>,
+    data: DmaData,
+}
+
+/// DMA reads over an AXI bus of `W` bits.
+#[derive(LogicBlock)]
+pub struct DmaReader<const W: usize> {
+    pub clock: Signal<In, Clock>,
+    /// Only while `idle`: the bus would answer into nothing.
+    pub rst: Signal<In, Bit>,
+    /// Requests, by client.
+    pub req: Arr<Sink<DmaRead>, 4>,
+    /// The bus.
+    pub axi: AxiReadMaster<W>,
+    /// What has come: for the client whose `data_valid` is up.
+    pub data: Signal<Out, DmaData>,
+    /// Its bytes, from lane 0 on.
+    pub beat: Signal<Out, Bits<W>>,
+    /// One bit per client, at most one of them up; the client takes it in this cycle.
+    pub data_valid: Arr<Signal<Out, Bit>, 4>,
+    /// Starts no more bursts.
+    pub quiesce: Signal<In, Bit>,
+    /// Nothing is in flight on the bus or behind it.
+    pub idle: Signal<Out, Bit>,
+    /// `DMA_ERROR`, once for a piece.
+    pub count: Signal<Out, Bits<64>>,
+
+    turn: Reg<Bits<2>>,
+    busy: Reg<Bit>,
+    now: DFF<DmaRead>,
+    client: DFF<Bits<2>>,
+    ar_valid: Reg<Bit>,
+    ar_addr: DFF<Bits<64>>,
+    ar_len: DFF<Bits<8>>,
+    ar_id: DFF<Bits<8>>,
+
+    free: Fifo<Bits<8>>,
+    /// IDs put into the list since reset.
+    filled: Reg<Bits<8>>,
+    flying: Reg<Bits<8>>,
+    pieces: Ram<Piece, 7>,
+    progress: Ram<Progress, 7>,
+
+    valid: [Reg<Bit>; 3],
+    raw: [DFF<Bits<W>>; 3],
+    id: DFF<Bits<8>>,
+    bad: DFF<Bit>,
+    tail: DFF<Bit>,
+    /// The progress row written last cycle: the RAM does not show it yet.
+    fresh: Reg<Bit>,
+    fresh_id: DFF<Bits<8>>,
+    fresh_row: DFF<Progress>,
+    place: [DFF<Place>; 2],
+    out_valid: Arr<Reg<Bit>, 4>,
+    out: DFF<DmaData>,
+    out_beat: DFF<Bits<W>>,
+    failed: Reg<Bit>,
+    _ids: Hidden<usize>,
+}
+
+impl<const W: usize> DmaReader<W> {
+    /// A reader with at most `ids` (up to 128) bursts in flight.
+    pub fn new(ids: usize) -> Self {
+        assert!((1..=128).contains(&ids) && W.is_power_of_two() && (64..=512).contains(&W));
+        Self {
+            clock: Default::default(),
+            rst: Default::default(),
+            req: Default::default(),
+            axi: Default::default(),
+            data: Default::default(),
+            beat: Default::default(),
+            data_valid: Default::default(),
+            quiesce: Default::default(),
+            idle: Default::default(),
+            count: Default::default(),
+            turn: Default::default(),
+            busy: Default::default(),
+            now: Default::default(),
+            client: Default::default(),
+            ar_valid: Default::default(),
+            ar_addr: Default::default(),
+            ar_len: Default::default(),
+            ar_id: Default::default(),
+            free: Fifo::new(ids),
+            filled: Default::default(),
+            flying: Default::default(),
+            pieces: Default::default(),
+            progress: Default::default(),
+            valid: Default::default(),
+            raw: Default::default(),
+            id: Default::default(),
+            bad: Default::default(),
+            tail: Default::default(),
+            fresh: Default::default(),
+            fresh_id: Default::default(),
+            fresh_row: Default::default(),
+            place: Default::default(),
+            out_valid: Default::default(),
+            out: Default::default(),
+            out_beat: Default::default(),
+            failed: Default::default(),
+            _ids: Hidden(ids),
+        }
+    }
+}
+
+impl<const W: usize> Logic for DmaReader<W> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, turn, busy, ar_valid, filled, flying, valid, fresh, out_valid, failed);
+        dff_setup!(self, clock, now, client, ar_addr, ar_len, ar_id, raw, id, bad, tail, fresh_id, fresh_row, place);
+        dff_setup!(self, clock, out, out_beat);
+        clock_reset!(self, clock, rst, free);
+        clock!(self, clock, pieces, progress);
+        let filling = self.filled.q.val() != bits::<8>(self._ids.0 as u64);
+
+        // Cut the present request; its first piece that fits goes to the AR register with a free ID.
+        let now = self.now.q.val();
+        let room: Bits<14> = bits::<14>(PIECE as u64) - now.iova.get_bits::<9>(0).cast::<14>();
+        let whole = now.len <= room;
+        let take = if whole { now.len } else { room };
+        let offset = now.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
+        let ends = (offset.cast::<14>() + take - 1) >> elab!((W / 8).trailing_zeros() as u64);
+        let ar_gone = !self.ar_valid.q.val() || self.axi.ar_ready.val();
+        let go = self.busy.q.val() && !filling && !self.quiesce.val() && self.free.m.valid.val() && ar_gone;
+        let id = self.free.m.data.val();
+        self.free.m.ready.next = go;
+        self.ar_valid.d.next = go || !ar_gone;
+        self.pieces.we.next = go;
+        self.pieces.waddr.next = id.get_bits::<7>(0);
+        self.pieces.wdata.next = Piece {
+            client: self.client.q.val(),
+            tag: now.tag,
+            dest: now.dest,
+            offset: offset,
+            bytes: take.get_bits::<10>(0),
+        };
+        if go {
+            self.ar_addr.d.next = now.iova;
+            self.ar_len.d.next = ends.get_bits::<8>(0);
+            self.ar_id.d.next = id;
+            self.now.d.next.iova = now.iova + take.cast::<64>();
+            self.now.d.next.len = now.len - take;
+            self.now.d.next.dest = now.dest + take.cast::<20>();
+        }
+        self.axi.ar_valid.next = self.ar_valid.q.val();
+        self.axi.ar_addr.next = self.ar_addr.q.val();
+        self.axi.ar_len.next = self.ar_len.q.val();
+        self.axi.ar_id.next = self.ar_id.q.val();
+
+        // Take the next request, round robin: the first client behind the last one that has one.
+        let load = !self.busy.q.val() || (go && whole);
+        let mut pick: Bits<2> = 0.into();
+        let mut next = self.req[0].data.val();
+        let mut some = false;
+        for i in (0..4).rev() {
+            if self.req[i].valid.val() {
+                pick = i.to_bits();
+                next = self.req[i].data.val();
+                some = true;
+            }
+        }
+        for i in (1..4).rev() {
+            if self.req[i].valid.val() && self.turn.q.val() < i.to_bits::<2>() {
+                pick = i.to_bits();
+                next = self.req[i].data.val();
+            }
+        }
+        for i in 0..4 {
+            self.req[i].ready.next = load && some && pick == i.to_bits::<2>();
+        }
+        if load {
+            self.busy.d.next = some;
+            if some {
+                self.now.d.next = next;
+                self.client.d.next = pick;
+                self.turn.d.next = pick;
+            }
+        }
+
+        // A beat: read the rows of its ID.
+        self.axi.r_ready.next = true;
+        let came = self.axi.r_valid.val();
+        let rid = self.axi.r_id.val();
+        self.valid[0].d.next = came;
+        if came {
+            self.raw[0].d.next = self.axi.r_data.val();
+            self.id.d.next = rid;
+            self.bad.d.next = self.axi.r_resp.val() != 0;
+            self.tail.d.next = self.axi.r_last.val();
+        }
+        self.pieces.re.next = came;
+        self.pieces.raddr.next = rid.get_bits::<7>(0);
+        self.progress.re.next = came;
+        self.progress.raddr.next = rid.get_bits::<7>(0);
+
+        // Where it goes.
+        let here = self.valid[0].q.val();
+        let rid = self.id.q.val();
+        let piece = self.pieces.rdata.val();
+        let seen = self.fresh.q.val() && self.fresh_id.q.val() == rid;
+        let progress = if seen { self.fresh_row.q.val() } else { self.progress.rdata.val() };
+        let first = progress.beats == 0;
+        let last = self.tail.q.val();
+        let error = progress.error || self.bad.q.val();
+        let base = progress.beats.cast::<20>() << elab!((W / 8).trailing_zeros() as u64);
+        let left = piece.bytes + piece.offset.cast::<10>() - base.get_bits::<10>(0);
+        let full = left >= bits::<10>((W / 8) as u64);
+        let upto: Bits<7> = if full { bits::<7>((W / 8) as u64) } else { left.get_bits::<7>(0) };
+        let skip: Bits<6> = if first { piece.offset } else { 0.into() };
+        let back: Bits<6> = if first { 0.into() } else { piece.offset };
+        self.valid[1].d.next = here;
+        if here {
+            self.raw[1].d.next = self.raw[0].q.val();
+            self.place[0].d.next.client = piece.client;
+            self.place[0].d.next.shift = skip;
+            self.place[0].d.next.data = DmaData {
+                tag: piece.tag,
+                dest: piece.dest + base - back.cast::<20>(),
+                bytes: upto - skip.cast::<7>(),
+                error: self.bad.q.val(),
+            };
+        }
+        let mut after: Progress = progress;
+        after.beats = progress.beats + 1;
+        after.error = error;
+        if last {
+            after.beats = 0.into();
+            after.error = false;
+        }
+        self.fresh.d.next = here;
+        self.fresh_id.d.next = rid;
+        self.fresh_row.d.next = after;
+        self.failed.d.next = here && last && error;
+        let mut row = after;
+        if filling {
+            row.beats = 0.into();
+            row.error = false;
+        }
+        self.progress.we.next = here || filling;
+        self.progress.waddr.next = if filling { self.filled.q.val().get_bits::<7>(0) } else { rid.get_bits::<7>(0) };
+        self.progress.wdata.next = row;
+
+        // The ID is free again with its last beat; after reset all are.
+        self.free.s.valid.next = filling || (here && last);
+        self.free.s.data.next = if filling { self.filled.q.val() } else { rid };
+        if filling {
+            self.filled.d.next = self.filled.q.val() + 1;
+        }
+        let up: Bits<8> = if go { 1.into() } else { 0.into() };
+        let down: Bits<8> = if here && last { 1.into() } else { 0.into() };
+        self.flying.d.next = self.flying.q.val() + up - down;
+
+        // Down to lane 0, in two steps.
+        let place = self.place[0].q.val();
+        self.valid[2].d.next = self.valid[1].q.val();
+        if self.valid[1].q.val() {
+            self.place[1].d.next = place;
+            self.raw[2].d.next = self.raw[1].q.val() >> cat!(6; place.shift.get_bits::<3>(0), bits::<3>(0));
+        }
+        let place = self.place[1].q.val();
+        if self.valid[2].q.val() {
+            self.out.d.next = place.data;
+            self.out_beat.d.next = self.raw[2].q.val() >> cat!(9; place.shift.get_bits::<3>(3), bits::<6>(0));
+        }
+        for i in 0..4 {
+            self.out_valid[i].d.next = self.valid[2].q.val() && place.client == i.to_bits::<2>();
+            self.data_valid[i].next = self.out_valid[i].q.val();
+        }
+        self.data.next = self.out.q.val();
+        self.beat.next = self.out_beat.q.val();
+
+        let behind = self.valid[0].q.val() || self.valid[1].q.val() || self.valid[2].q.val();
+        self.idle.next = self.flying.q.val() == 0 && !behind;
+        self.count.next = if self.failed.q.val() { bits::<64>(1 << DMA_ERROR) } else { 0.into() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::host::{AxiReads, content, fields};
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+    use std::collections::HashMap;
+    use verilate::{
+        Model, Options,
+        bench::{self, Actor, Source, Stall},
+        scale,
+    };
+
+    /// Widths of the fields of `DmaData`.
+    const DATA: [usize; 4] = [16, 20, 7, 1];
+
+    struct Asked {
+        iova: u64,
+        dest: u64,
+        got: Vec<bool>,
+    }
+
+    /// The four clients: every byte of every request must come once, where it belongs.
+    struct Clients {
+        asked: Vec<HashMap<u64, Asked>>,
+        errors: u64,
+        failed: u64,
+        bytes: u64,
+        beats: u64,
+        first: u64,
+    }
+    impl Actor for Clients {
+        fn drive(&mut self, _: &mut Model) {}
+        fn observe(&mut self, m: &Model) {
+            self.failed += m.get("count") >> DMA_ERROR & 1;
+            let hot: Vec<usize> = (0..4).filter(|i| m.bit(format!("data_valid[{i}]").as_str())).collect();
+            assert!(hot.len() <= 1);
+            let Some(client) = hot.first() else { return };
+            if self.first == 0 {
+                self.first = m.cycle();
+            }
+            let data = fields(m.bytes("data"), &DATA);
+            let asked = self.asked[*client].get_mut(&data[0]).expect("data of a request that is not in flight");
+            let at = (data[1].wrapping_sub(asked.dest) & 0xf_ffff) as usize;
+            let beat = m.bytes("beat").to_vec();
+            assert!(data[2] >= 1 && data[2] as usize <= beat.len());
+            for (i, byte) in beat.iter().enumerate().take(data[2] as usize) {
+                assert!(!std::mem::replace(&mut asked.got[at + i], true), "byte {} came twice", at + i);
+                if data[3] == 0 {
+                    assert_eq!(*byte, content(asked.iova + (at + i) as u64), "byte {} of {:#x}", at + i, asked.iova);
+                }
+            }
+            self.errors += data[3];
+            self.bytes += data[2];
+            self.beats += 1;
+            if asked.got.iter().all(|x| *x) {
+                self.asked[*client].remove(&data[0]);
+            }
+        }
+        fn done(&self) -> bool {
+            self.asked.iter().all(HashMap::is_empty)
+        }
+        fn status(&self) -> String {
+            format!("clients miss {:?} requests", self.asked.iter().map(HashMap::len).collect::<Vec<_>>())
+        }
+    }
+
+    fn clients() -> Clients {
+        let asked = (0..4).map(|_| HashMap::new()).collect();
+        Clients { asked, errors: 0, failed: 0, bytes: 0, beats: 0, first: 0 }
+    }
+
+    fn ask(s: &mut [Source], c: &mut Clients, client: usize, tag: u64, iova: u64, len: u64, dest: u64) {
+        let (to, len14) = (bits::<20>(dest), bits::<14>(len));
+        s[client].send(DmaRead { iova: bits(iova), len: len14, tag: bits(tag), dest: to });
+        let asked = Asked { iova, dest, got: vec![false; len as usize] };
+        assert!(c.asked[client].insert(tag, asked).is_none());
+    }
+
+    fn run(m: &mut Model, s: &mut [Source], host: &mut AxiReads, c: &mut Clients, limit: u64) {
+        let mut actors: Vec<&mut dyn Actor> = s.iter_mut().map(|s| s as &mut dyn Actor).collect();
+        actors.push(host);
+        actors.push(c);
+        bench::run(m, &mut actors, limit);
+        assert!(m.bit("idle"));
+    }
+
+    fn random<const W: usize>(ids: usize) {
+        let mut m = Model::of(move || DmaReader::<W>::new(ids), Options::default()).unwrap();
+        for seed in 0..scale(4) as u64 {
+            println!("W={W} ids={ids} seed {seed}");
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            m.reset();
+            let mut s: Vec<_> =
+                (0..4).map(|i| Source::new(&m, &format!("req[{i}]"), Stall::Random, seed * 10 + i)).collect();
+            let mut host = AxiReads::new(&m, "axi", seed, 600, if seed % 2 == 0 { 0.0 } else { 0.02 });
+            let mut c = clients();
+            for tag in 0..300u64 {
+                let client = rng.random_range(0..4);
+                let len = match rng.random_range(0..4) {
+                    0 => 4096,
+                    1 => rng.random_range(1..=64),
+                    2 => 64 * rng.random_range(1..=4),
+                    _ => rng.random_range(1..=4096),
+                };
+                let iova = match rng.random_range(0..3) {
+                    0 => rng.random::<u64>() >> 1 & !63,
+                    1 => (rng.random::<u64>() >> 1 | 0xfff) - rng.random_range(0..100),
+                    _ => rng.random::<u64>() >> 1,
+                };
+                ask(&mut s, &mut c, client, tag, iova, len, rng.random_range(0..1 << 20));
+            }
+            run(&mut m, &mut s, &mut host, &mut c, 2_000_000);
+            assert_eq!((c.errors, c.failed), (host.error_beats, host.error_bursts));
+        }
+    }
+
+    #[test]
+    fn every_byte_comes_once_at_512_bits() {
+        random::<512>(128);
+    }
+
+    #[test]
+    fn every_byte_comes_once_at_64_bits_with_few_ids() {
+        random::<64>(5);
+    }
+
+    #[test]
+    fn all_alignments_and_lengths() {
+        let mut m = Model::of(|| DmaReader::<512>::new(128), Options::default()).unwrap();
+        m.reset();
+        let mut s: Vec<_> = (0..4).map(|i| Source::new(&m, &format!("req[{i}]"), Stall::Never, i)).collect();
+        let mut host = AxiReads::new(&m, "axi", 1, 20, 0.0);
+        let mut c = clients();
+        let mut tag = 0;
+        for offset in 0..64u64 {
+            for len in 1..=200 {
+                ask(
+                    &mut s,
+                    &mut c,
+                    (tag % 4) as usize,
+                    tag / 4,
+                    0x1000 * (tag + 1) + offset + 448 * (len & 1),
+                    len,
+                    tag,
+                );
+                tag += 1;
+            }
+        }
+        run(&mut m, &mut s, &mut host, &mut c, 1_000_000);
+    }
+
+    #[test]
+    fn full_rate_and_quiesce() {
+        let mut m = Model::of(|| DmaReader::<512>::new(128), Options::default()).unwrap();
+        m.reset();
+        let mut s: Vec<_> = (0..4).map(|i| Source::new(&m, &format!("req[{i}]"), Stall::Never, i)).collect();
+        let mut host = AxiReads::new(&m, "axi", 1, 0, 0.0);
+        let mut c = clients();
+        for tag in 0..100 {
+            ask(&mut s, &mut c, 0, tag, tag << 13, 4096, 0);
+        }
+        let start = m.cycle();
+        run(&mut m, &mut s, &mut host, &mut c, 100_000);
+        let cycles = m.cycle() - 32 - start;
+        println!("100 x 4096 bytes: {cycles} cycles, first data after {}", c.first - start);
+        assert!(cycles < 6_600);
+        for tag in 0..1000 {
+            ask(&mut s, &mut c, (tag % 4) as usize, tag, tag << 13, 64, 0);
+        }
+        let start = m.cycle();
+        run(&mut m, &mut s, &mut host, &mut c, 100_000);
+        let cycles = m.cycle() - 32 - start;
+        println!("1000 x 64 bytes: {cycles} cycles");
+        assert!(cycles < 1_200);
+
+        m.set("quiesce", 1);
+        ask(&mut s, &mut c, 0, 1, 0, 4096, 0);
+        for _ in 0..100 {
+            let mut actors: Vec<&mut dyn Actor> = s.iter_mut().map(|s| s as &mut dyn Actor).collect();
+            actors.push(&mut host);
+            bench::cycle(&mut m, &mut actors);
+            assert!(!m.bit("axi.ar_valid") && m.bit("idle"));
+        }
+        m.set("quiesce", 0);
+        run(&mut m, &mut s, &mut host, &mut c, 1_000);
+    }
+}
