@@ -35,11 +35,21 @@ macro_rules! registers {
     ($( $(#[doc = $doc:literal])* $name:ident = $offset:literal, $bytes:literal, $access:ident; )*) => {
         $( $(#[doc = $doc])* pub const $name: usize = $offset; )*
         /// All registers in ascending order.
-        pub const REGISTERS: &[Register] = &[$(Register {
-            name: stringify!($name), offset: $offset, bytes: $bytes, access: Access::$access, doc: concat!($($doc),*),
+        pub const REGISTERS: &[$crate::bar::Register] = &[$($crate::bar::Register {
+            name: stringify!($name), offset: $offset, bytes: $bytes, access: $crate::bar::Access::$access,
+            doc: concat!($($doc),*),
         }),*];
+        const _: () = {
+            let mut i = 1;
+            while i < REGISTERS.len() {
+                let r = REGISTERS[i - 1];
+                assert!(r.offset + r.bytes <= REGISTERS[i].offset, "registers overlap");
+                i += 1;
+            }
+        };
     };
 }
+pub(crate) use registers;
 
 registers! {
     /// Reads `MAGIC_VALUE`; all ones means that the device is gone.
@@ -102,12 +112,3 @@ pub const MSIX_VECTORS: usize = 32;
 pub const FW_LOG: usize = 0x4000;
 /// Size of the log ring in bytes.
 pub const FW_LOG_BYTES: usize = 1024;
-
-const _: () = {
-    let mut i = 1;
-    while i < REGISTERS.len() {
-        let r = REGISTERS[i - 1];
-        assert!(r.offset + r.bytes <= REGISTERS[i].offset, "registers overlap");
-        i += 1;
-    }
-};

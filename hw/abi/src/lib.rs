@@ -12,6 +12,7 @@ pub use field::{Field, Layout};
 
 pub mod bar;
 pub mod cmd;
+pub mod mmio;
 pub mod queue;
 pub mod status;
 pub mod table;

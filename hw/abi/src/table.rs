@@ -36,6 +36,8 @@ pub mod qp_type {
     pub const RC: u8 = 0;
     pub const UC: u8 = 1;
     pub const UD: u8 = 2;
+    /// Whole Ethernet frames: QP 0 only, whose receive queue takes the frames that are not RoCE.
+    pub const RAW: u8 = 3;
 }
 
 /// Owner of a send or receive queue that no doorbell page may ring.
@@ -127,6 +129,9 @@ layout! {
     pub mod qp_recv: 64 {
         /// One of `qp_type`.
         TYPE = 0, 2;
+        /// With 1 the protocol (re)starts (expected PSN from `PSN`, between messages, no READ resources) while the ring and
+        /// what is posted in it stay: INIT to RTR. `LOAD` restarts both.
+        LOAD_PSN = 3, 1;
         /// Path MTU code, 1 to 5.
         MTU = 4, 3;
         /// With 1 the row (re)starts the queue: indices 0, expected PSN from `PSN`. With 0 only attributes change.
