@@ -2,7 +2,7 @@
 //! writes calls of these in place of the Rust statements.
 use crate::builder::{self, fail};
 use crate::ir::{Base, Case, Id, Kind, Loc, Op, Part, Stmt, VarId};
-use crate::ops::{Index, Offset, inside};
+use crate::ops::{ExIndex, Index, Offset, inside};
 use crate::value::{Ex, ToEx, ex};
 use rust_hdl::prelude::{Bits, Direction, Signal, Synth, ast::VerilogLink};
 use std::{
@@ -77,7 +77,8 @@ pub fn read_at<E, T: Synth>(items: &[E], i: impl Index, name: String, read: impl
         Offset::Static(i) => read(element(items, i), format!("{name}${i}")),
         Offset::Dynamic(i) => {
             let of = |k: usize| read(&items[k], format!("{name}${k}"));
-            multiplex(i, items.len(), &format!("{}_at", name.rsplit('$').next().unwrap()), of)
+            let field = name.rsplit('$').find(|s| !s.starts_with(|c: char| c.is_ascii_digit()));
+            multiplex(i, items.len(), &format!("{}_at", field.unwrap_or("element")), of)
         }
     }
 }
@@ -141,15 +142,15 @@ impl<T: Clone> At<usize> for &[T] {
         element(self, i).clone()
     }
 }
-impl<T: Synth, const N: usize> At<crate::ops::ExIndex> for [Ex<T>; N] {
+impl<T: Synth, const N: usize> At<ExIndex> for [Ex<T>; N] {
     type Out = Ex<T>;
-    fn at(self, i: crate::ops::ExIndex) -> Ex<T> {
+    fn at(self, i: ExIndex) -> Ex<T> {
         multiplex(i.0, N, "element", |k| self[k])
     }
 }
-impl<const M: usize, const N: usize> At<crate::ops::ExIndex> for [Bits<M>; N] {
+impl<const M: usize, const N: usize> At<ExIndex> for [Bits<M>; N] {
     type Out = Ex<Bits<M>>;
-    fn at(self, i: crate::ops::ExIndex) -> Ex<Bits<M>> {
+    fn at(self, i: ExIndex) -> Ex<Bits<M>> {
         multiplex(i.0, N, "element", |k| self[k].to_ex())
     }
 }
@@ -164,11 +165,21 @@ pub trait Bind {
     type Out;
     fn bind(self, name: &str) -> Self::Out;
 }
+fn let_(name: &str, x: Id) -> Id {
+    let width = builder::width(x);
+    let v = builder::declare(name, width, true, Some(x));
+    builder::expr(Op::Var(v), width)
+}
 impl<T: Synth> Bind for Ex<T> {
     type Out = Self;
     fn bind(self, name: &str) -> Self {
-        let v = builder::declare(name, T::BITS, true, Some(self.id));
-        ex(builder::expr(Op::Var(v), T::BITS))
+        ex(let_(name, self.id))
+    }
+}
+impl Bind for ExIndex {
+    type Out = Self;
+    fn bind(self, name: &str) -> Self {
+        ExIndex(let_(name, self.0))
     }
 }
 impl<T: PartialEq> Bind for T {
