@@ -1,3 +1,36 @@
-//! The host driver: device, rings, doorbells, translation tables, verbs objects.
+//! The host driver: a PCIe function, rings and doorbells, memory, and verbs objects with owned handles.
+//!
+//! ```no_run
+//! # use driver::*; use std::sync::Arc;
+//! # fn go(function: Arc<dyn PciFunction>, path: qp::Path) -> Result<()> {
+//! let device = Device::open(function, &OpenOptions::default())?;
+//! let pd = device.create_pd()?;
+//! let mr = pd.alloc(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! let eq = device.create_eq(256, 0, 0, 0)?;
+//! let mut cq = device.create_cq(256, &eq)?;
+//! let sizes = qp::QpSizes { send_blocks: 256, receives: 64 };
+//! let mut qp = pd.create_qp(&cq, &cq, sizes)?.init(Access::REMOTE_WRITE)?.rtr(&path)?.rts(&Default::default())?;
+//! let mut batch = qp.post();
+//! batch.add(1, Operation::Send, Data::Sges(&[mr.sge(0, 4096)]), Flags::SIGNALED)?;
+//! batch.ring();
+//! cq.wait().status.unwrap();
+//! # Ok(()) }
+//! ```
+
+pub mod bar;
+mod command;
+mod cq;
+mod device;
 pub mod function;
+mod memory;
+mod mr;
+mod post;
+pub mod qp;
+pub mod registers;
+
+pub use cq::{Completion, Cq, Eq, Event, WcError};
+pub use device::{Device, Gid, Limits, OpenOptions};
 pub use function::{Error, PciFunction, Result};
+pub use mr::{Access, Mr, Pd, Remote, Sge, Translation};
+pub use post::{Data, Flags, Operation, Post};
+pub use qp::Qp;

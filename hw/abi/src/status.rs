@@ -22,7 +22,7 @@ macro_rules! names {
     ($(#[doc = $mdoc:literal])* $vis:vis mod $m:ident : $t:ty { $( $(#[doc = $doc:literal])* $name:ident; )* }) => {
         $(#[doc = $mdoc])*
         $vis mod $m {
-            #[allow(non_camel_case_types, clippy::upper_case_acronyms, dead_code)]
+            #[allow(non_camel_case_types, clippy::upper_case_acronyms, clippy::enum_variant_names, dead_code)]
             enum N { $($name),* }
             $( $(#[doc = $doc])* pub const $name: $t = N::$name as $t; )*
             /// Name and meaning, by number.

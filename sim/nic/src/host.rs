@@ -118,8 +118,8 @@ impl Host {
 
     /// True while anything is on its way.
     pub fn is_busy(&self) -> bool {
-        !(self.reads.is_empty() && self.bursts.is_empty() && self.posted.is_empty() && self.responses.is_empty())
-            || !(self.bar_queue.is_empty() && self.bar_answers.is_empty())
+        let bus = self.reads.len() + self.bursts.len() + self.posted.len() + self.responses.len();
+        bus + self.bar_queue.len() + self.bar_answers.len() > 0
     }
 
     /// Bytes over the link so far.
@@ -154,7 +154,8 @@ impl Host {
             }
             let through = self.down.send(&self.profile, first, to - at + COMPLETION_HEADER);
             let beats_through = (to.div_ceil(self.beat) - (addr / self.beat)) as usize;
-            let whole = if to == end { beats as usize } else { beats_through - usize::from(to % self.beat != 0) };
+            let whole =
+                if to == end { beats as usize } else { beats_through - usize::from(!to.is_multiple_of(self.beat)) };
             ready.resize(whole, through);
             at = to;
         }
@@ -326,7 +327,7 @@ mod tests {
         let mut memory = vec![5u8; 8192];
         let mut h = host(Adversary::Friendly, &mut memory);
         for (bytes, want) in [(64, 547.0), (512, 547.0 + 448.0 * 8.0 / 115.76 + 20.0 * 8.0 / 115.76)] {
-            let t0 = 1_000_000 * NS + u64::from(bytes) * NS * 10;
+            let t0 = 1_000_000 * NS + bytes * NS * 10;
             h.read(t0, 0x1_0000, bytes / 64, 3);
             let mut now = t0;
             let end = loop {

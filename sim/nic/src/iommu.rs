@@ -41,7 +41,7 @@ impl Iommu {
     /// As [`driver::PciFunction::dma_map`].
     pub unsafe fn map(&mut self, m: &DmaMap<'_>) -> Result<()> {
         let end = m.iova.checked_add(m.len as u64);
-        let Some(end) = end.filter(|_| m.len > 0 && m.iova % 4096 == 0 && m.len % 4096 == 0) else {
+        let Some(end) = end.filter(|_| m.len > 0 && m.iova.is_multiple_of(4096) && m.len.is_multiple_of(4096)) else {
             return Err(Error::new(format!("cannot map {} bytes at bus address {:#x}", m.len, m.iova))
                 .hint("address and length must be multiples of 4096"));
         };

@@ -1,0 +1,154 @@
+//! A BAR: mapped where that is possible, trapped elsewhere; the caller cannot tell but by time.
+
+use crate::function::{Mapping, PciFunction, Result};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use volatile_register::{RO, RW, WO};
+
+/// One BAR of a function. A trapped read that fails returns all ones, as PCIe does.
+pub struct Bar {
+    // Declared first: unmapped before the function can close.
+    window: Option<(usize, Mapping)>,
+    function: Arc<dyn PciFunction>,
+    index: u8,
+    size: u64,
+}
+
+/// An integer that a register may hold.
+pub trait Word: Copy {
+    /// Bytes.
+    const BYTES: usize;
+    /// From little-endian bytes.
+    fn of(bytes: [u8; 8]) -> Self;
+    /// To little-endian bytes.
+    fn bytes(self) -> [u8; 8];
+}
+macro_rules! word {
+    ($($t:ty),*) => { $(impl Word for $t {
+        const BYTES: usize = size_of::<$t>();
+        fn of(bytes: [u8; 8]) -> Self { u64::from_le_bytes(bytes) as $t }
+        fn bytes(self) -> [u8; 8] { (self as u64).to_le_bytes() }
+    })* };
+}
+word!(u32, u64);
+
+impl Bar {
+    /// BAR `index` of `function`, mapped as far as the function allows it.
+    pub fn open(function: Arc<dyn PciFunction>, index: u8) -> Result<Bar> {
+        let info = function.bar_info(index)?;
+        let window = match info.mappable.iter().copied().max_by_key(|w| w.1) {
+            Some((offset, len)) => function.bar_map(index, offset, len)?.map(|m| (offset as usize, m)),
+            None => None,
+        };
+        Ok(Bar { window, function, index, size: info.size })
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Where `offset` is mapped, if it is.
+    #[inline]
+    fn pointer(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
+        let (from, map) = self.window.as_ref()?;
+        let at = offset.checked_sub(*from).filter(|at| at + bytes <= map.len)?;
+        // SAFETY: inside of the mapping, as just checked.
+        Some(unsafe { map.ptr.add(at) })
+    }
+
+    /// Reads a register.
+    #[inline]
+    pub fn read<T: Word>(&self, offset: usize) -> T {
+        if let Some(p) = self.pointer(offset, T::BYTES) {
+            // SAFETY: device memory inside of the mapping; register offsets are aligned to their size.
+            return unsafe { p.cast::<T>().read_volatile() };
+        }
+        let mut bytes = [0xff; 8];
+        if self.function.bar_read(self.index, offset as u64, &mut bytes[..T::BYTES]).is_err() {
+            bytes = [0xff; 8];
+        }
+        T::of(bytes)
+    }
+
+    /// Writes a register; the write may be posted.
+    #[inline]
+    pub fn write<T: Word>(&self, offset: usize, value: T) {
+        match self.pointer(offset, T::BYTES) {
+            // SAFETY: as in `read`.
+            Some(p) => unsafe { p.cast::<T>().write_volatile(value) },
+            // A write to a device that is gone is lost, as on the bus; the next read tells.
+            None => drop(self.function.bar_write(self.index, offset as u64, &value.bytes()[..T::BYTES])),
+        }
+    }
+
+    /// The 8-byte doorbell at `offset`, resolved once.
+    pub fn doorbell(self: &Arc<Self>, offset: usize) -> Doorbell {
+        assert!(offset.is_multiple_of(8) && offset as u64 + 8 <= self.size, "doorbell at {offset:#x}");
+        let pointer = self.pointer(offset, 8).map_or(std::ptr::null_mut(), |p| p.cast());
+        Doorbell { pointer, bar: self.clone(), offset }
+    }
+}
+
+/// One 8-byte doorbell. Mapped, ringing it is a fence, a test and a store.
+pub struct Doorbell {
+    pointer: *mut u64,
+    bar: Arc<Bar>,
+    offset: usize,
+}
+
+// SAFETY: the pointer names device memory of `bar`, which lives as long as the doorbell.
+unsafe impl Send for Doorbell {}
+// SAFETY: as above; a store of 8 bytes is one access.
+unsafe impl Sync for Doorbell {}
+
+impl Doorbell {
+    /// Rings: everything written to ring memory before is visible to the device first.
+    #[inline]
+    pub fn ring(&self, value: u64) {
+        fence(Ordering::Release);
+        if self.pointer.is_null() {
+            self.bar.write(self.offset, value);
+        } else {
+            // SAFETY: see the type.
+            unsafe { self.pointer.write_volatile(value.to_le()) }
+        }
+    }
+}
+
+/// A register of a block struct `S` in a [`Bar`]: the struct gives offset, width and direction. Made by [`reg!`](crate::reg).
+pub struct At<'a, F> {
+    bar: &'a Bar,
+    offset: usize,
+    field: PhantomData<F>,
+}
+
+impl<'a, F> At<'a, F> {
+    /// Used by [`reg!`](crate::reg); `_field` ties `F` to the struct's field.
+    pub fn new<S>(bar: &'a Bar, offset: usize, _field: fn(&S) -> &F) -> Self {
+        At { bar, offset, field: PhantomData }
+    }
+}
+macro_rules! readable {
+    ($($r:ident),*) => { $(impl<T: Word> At<'_, $r<T>> {
+        /// Reads the register.
+        pub fn read(&self) -> T { self.bar.read(self.offset) }
+    })* };
+}
+macro_rules! writable {
+    ($($r:ident),*) => { $(impl<T: Word> At<'_, $r<T>> {
+        /// Writes the register.
+        pub fn write(&self, value: T) { self.bar.write(self.offset, value) }
+    })* };
+}
+readable!(RO, RW);
+writable!(RW, WO);
+
+/// `reg!(bar, Registers, health).read()`: a register by its name in a block struct; a read-only one cannot be written.
+#[macro_export]
+macro_rules! reg {
+    ($bar:expr, $S:ty, $field:ident) => {
+        $crate::bar::At::new(&$bar, ::core::mem::offset_of!($S, $field), |s: &$S| &s.$field)
+    };
+}

@@ -1,0 +1,149 @@
+//! The command ring: one command at a time, answered by the firmware.
+
+use crate::bar::Bar;
+use crate::function::{Error, PciFunction, Result};
+use crate::memory::{BusSpace, RingMemory};
+use crate::reg;
+use crate::registers::Registers;
+use abi::Field;
+use abi::cmd::{ANSWER, SLOT, answer, head, op, result};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Log2 of the slots of the ring.
+const LOG2: u32 = 4;
+/// How long a command may take before the firmware counts as dead.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A command being filled in.
+pub struct Command(pub [u8; 64]);
+
+impl Command {
+    /// Command `opcode` on behalf of doorbell page `owner`.
+    pub fn new(opcode: u8, owner: u16) -> Self {
+        Command([0; 64]).with(head::OPCODE, opcode.into()).with(head::OWNER, owner.into())
+    }
+    /// Sets a field. A value that does not fit is left to the firmware's judgement as all ones, never cut short.
+    pub fn with(mut self, field: Field, value: u64) -> Self {
+        field.set(&mut self.0, value.min(field.max()));
+        self
+    }
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer(pub [u8; 64]);
+
+impl Answer {
+    /// Reads a field.
+    pub fn get(&self, field: Field) -> u64 {
+        field.get(&self.0)
+    }
+}
+
+struct State {
+    ring: RingMemory,
+    produced: u32,
+}
+
+/// The ring.
+pub struct CommandRing {
+    function: Arc<dyn PciFunction>,
+    bar: Arc<Bar>,
+    state: Mutex<State>,
+}
+
+impl CommandRing {
+    /// Sets the ring up; the firmware must be ready.
+    pub fn new(function: Arc<dyn PciFunction>, bar: Arc<Bar>, bus: &Arc<BusSpace>) -> Result<Self> {
+        let ring = RingMemory::new(bus, SLOT << LOG2)?;
+        reg!(bar, Registers, cmd_base).write(ring.iova());
+        reg!(bar, Registers, cmd_log2).write(LOG2);
+        let produced = reg!(bar, Registers, cmd_producer).read();
+        Ok(CommandRing { function, bar, state: Mutex::new(State { ring, produced }) })
+    }
+
+    /// Executes a command. The error says which command failed and, by name, why.
+    pub fn execute(&self, command: &Command) -> Result<Answer> {
+        let mut s = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let slot = (s.produced & ((1 << LOG2) - 1)) as usize * SLOT;
+        let phase = (s.produced >> LOG2 & 1) as u8 ^ 1;
+        s.ring.write(slot, &command.0);
+        s.produced = s.produced.wrapping_add(1);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        reg!(self.bar, Registers, cmd_producer).write(s.produced);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ready = |last: u8| last & 1 == phase;
+            if let Some(bytes) = s.ring.read_if::<{ SLOT - ANSWER }>(slot + ANSWER, ready) {
+                return judge(command, Answer(bytes));
+            }
+            if Instant::now() > deadline {
+                let health = reg!(self.bar, Registers, health).read();
+                return Err(Error::new(format!("the firmware does not answer {} (health {health:#x})", name(command)))
+                    .hint("reset the device; its log is in BAR0 at FW_LOG"));
+            }
+            self.function.relax();
+        }
+    }
+}
+
+fn judge(command: &Command, a: Answer) -> Result<Answer> {
+    let field = a.get(answer::FIELD);
+    let why = match a.get(answer::RESULT) as u8 {
+        result::OK => return Ok(a),
+        result::BAD_OPCODE => "no such command".into(),
+        result::BAD_FIELD => format!("field {} is out of range", field_name(command, field)),
+        result::NO_OBJECT => format!("field {} names no object", field_name(command, field)),
+        result::NOT_OWNER => "the object belongs to another owner".into(),
+        result::NO_ROOM => "all entries of the table are in use".into(),
+        result::IN_USE => "others still refer to the object".into(),
+        result::BAD_TRANSITION => "the QP's state does not allow this transition".into(),
+        result::MISSING_ATTRIBUTE => format!("attribute mask lacks bit {field}"),
+        result::FORBIDDEN_ATTRIBUTE => format!("attribute mask has bit {field}, which this transition does not allow"),
+        result::UNSUPPORTED => format!("not supported by this device (field {})", field_name(command, field)),
+        other => format!("device error (result {other})"),
+    };
+    Err(Error::new(format!("{}: {why}", name(command))))
+}
+
+fn name(command: &Command) -> &'static str {
+    match head::OPCODE.get(&command.0) as u8 {
+        op::NOP => "NOP",
+        op::QUERY_DEVICE => "QUERY_DEVICE",
+        op::CREATE_PD => "CREATE_PD",
+        op::DESTROY_PD => "DESTROY_PD",
+        op::CREATE_MR => "CREATE_MR",
+        op::DESTROY_MR => "DESTROY_MR",
+        op::CREATE_CQ => "CREATE_CQ",
+        op::DESTROY_CQ => "DESTROY_CQ",
+        op::CREATE_EQ => "CREATE_EQ",
+        op::DESTROY_EQ => "DESTROY_EQ",
+        op::CREATE_QP => "CREATE_QP",
+        op::MODIFY_QP => "MODIFY_QP",
+        op::QUERY_QP => "QUERY_QP",
+        op::DESTROY_QP => "DESTROY_QP",
+        op::SET_GID => "SET_GID",
+        op::SET_PORT => "SET_PORT",
+        op::LIST_OWNED => "LIST_OWNED",
+        op::RECLAIM => "RECLAIM",
+        _ => "unknown command",
+    }
+}
+
+/// The field of the command's layout that starts at bit `lsb`.
+fn field_name(command: &Command, lsb: u64) -> String {
+    use abi::cmd::*;
+    let layout = match head::OPCODE.get(&command.0) as u8 {
+        op::CREATE_MR => create_mr::LAYOUT,
+        op::CREATE_CQ => create_cq::LAYOUT,
+        op::CREATE_EQ => create_eq::LAYOUT,
+        op::CREATE_QP => create_qp::LAYOUT,
+        op::MODIFY_QP => modify_qp::LAYOUT,
+        op::SET_GID => set_gid::LAYOUT,
+        op::SET_PORT => set_port::LAYOUT,
+        _ => head::LAYOUT,
+    };
+    let find = |l: &abi::Layout| l.fields.iter().find(|f| f.lsb as u64 == lsb).map(|f| f.name);
+    find(&layout).or_else(|| find(&head::LAYOUT)).map_or_else(|| format!("at bit {lsb}"), str::to_string)
+}

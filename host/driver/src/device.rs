@@ -1,0 +1,278 @@
+//! An open device: identity, limits, commands, doorbell page, and the objects that hang on it.
+
+use crate::bar::Bar;
+use crate::command::{Answer, Command, CommandRing};
+use crate::function::{Error, PciFunction, Result};
+use crate::memory::BusSpace;
+use crate::reg;
+use crate::registers::Registers;
+use abi::cmd::{answer, head, op, set_gid, set_port};
+use abi::{ABI_VERSION, bar, queue::doorbell};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a device may take to become ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Powers of two that the device is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// QPs.
+    pub qps: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Memory keys.
+    pub keys: u32,
+    /// Event queues.
+    pub eqs: u32,
+    /// Translation table entries.
+    pub mtt: u32,
+    /// Doorbell pages.
+    pub pages: u32,
+    /// Messages in flight per QP.
+    pub messages: u32,
+    /// READs in flight per QP.
+    pub reads: u32,
+}
+
+/// An address of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// IP address.
+    pub ip: IpAddr,
+    /// MAC.
+    pub mac: [u8; 6],
+    /// VLAN id, when its frames are tagged.
+    pub vlan: Option<u16>,
+}
+
+/// How to open a device.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Firmware image to load when none runs.
+    pub firmware: Option<Vec<u8>>,
+    /// Doorbell page: the owner of all objects made through this handle.
+    pub owner: u16,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { firmware: None, owner: 1 }
+    }
+}
+
+/// An open device; objects keep it open.
+#[derive(Clone)]
+pub struct Device(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) function: Arc<dyn PciFunction>,
+    pub(crate) bar0: Arc<Bar>,
+    pub(crate) doorbells: Arc<Bar>,
+    pub(crate) bus: Arc<BusSpace>,
+    pub(crate) commands: CommandRing,
+    pub(crate) owner: u16,
+    pub(crate) limits: Limits,
+    /// Queue pairs by number, for the completion queues that count their sends off.
+    pub(crate) qps: Mutex<Vec<Option<Arc<crate::qp::Shared>>>>,
+}
+
+impl Device {
+    /// Opens the device behind `function`. Errors: not a Ferroce device, an ABI this driver does not know, firmware missing
+    /// or not coming up.
+    pub fn open(function: Arc<dyn PciFunction>, options: &OpenOptions) -> Result<Device> {
+        check_identity(&*function)?;
+        function.config_write(0x04, &0x0006u16.to_le_bytes())?;
+        let bar0 = Arc::new(Bar::open(function.clone(), 0)?);
+        let doorbells = Arc::new(Bar::open(function.clone(), 2)?);
+        let magic = reg!(bar0, Registers, magic).read();
+        if magic != bar::MAGIC_VALUE {
+            let gone = if magic == u32::MAX { "; all ones mean that the device is gone" } else { "" };
+            return Err(Error::new(format!("BAR0 reads {magic:#010x} where {:#010x} belongs{gone}", bar::MAGIC_VALUE)));
+        }
+        let version = reg!(bar0, Registers, abi_version).read();
+        if version >> 16 != ABI_VERSION >> 16 {
+            return Err(Error::new(format!("the device speaks ABI {version:#010x}, this driver {ABI_VERSION:#010x}"))
+                .hint("use the driver of the release that the bitstream came with"));
+        }
+        start_firmware(&*function, &bar0, options.firmware.as_deref())?;
+        let (a, b) = (reg!(bar0, Registers, limits).read(), reg!(bar0, Registers, limits2).read());
+        let power = |word: u32, byte: u32| 1u32 << (word >> (8 * byte) & 31);
+        let limits = Limits {
+            qps: power(a, 0),
+            cqs: power(a, 1),
+            keys: power(a, 2),
+            eqs: power(a, 3),
+            mtt: power(b, 0),
+            pages: power(b, 1),
+            messages: power(b, 2),
+            reads: power(b, 3),
+        };
+        if u32::from(options.owner) >= limits.pages {
+            return Err(Error::new(format!("doorbell page {} of {}", options.owner, limits.pages)));
+        }
+        let bus = Arc::new(BusSpace::new(function.clone())?);
+        let commands = CommandRing::new(function.clone(), bar0.clone(), &bus)?;
+        let qps = Mutex::new(vec![None; limits.qps as usize]);
+        Ok(Device(Arc::new(Inner { function, bar0, doorbells, bus, commands, owner: options.owner, limits, qps })))
+    }
+
+    /// What the device is built for.
+    pub fn limits(&self) -> Limits {
+        self.0.limits
+    }
+
+    /// The device's clock in cycles.
+    pub fn clock(&self) -> u64 {
+        reg!(self.0.bar0, Registers, clock).read()
+    }
+
+    /// Health bits, as the register page describes them.
+    pub fn health(&self) -> u32 {
+        reg!(self.0.bar0, Registers, health).read()
+    }
+
+    /// Clock rate in MHz.
+    pub fn clock_mhz(&self) -> u32 {
+        reg!(self.0.bar0, Registers, datapath).read() >> 16 & 0x3ff
+    }
+
+    /// A counter of `abi::status::counter`.
+    pub fn counter(&self, index: usize) -> u64 {
+        assert!(index < abi::status::counter::NAMES.len(), "no counter {index}");
+        self.0.bar0.read(bar::COUNTERS + 8 * index)
+    }
+
+    /// The firmware's log, oldest byte first.
+    pub fn firmware_log(&self) -> String {
+        let head = reg!(self.0.bar0, Registers, fw_log_head).read() as usize % bar::FW_LOG_BYTES;
+        let mut ring = Vec::with_capacity(bar::FW_LOG_BYTES);
+        for at in (0..bar::FW_LOG_BYTES).step_by(4) {
+            ring.extend_from_slice(&self.0.bar0.read::<u32>(bar::FW_LOG + at).to_le_bytes());
+        }
+        ring.rotate_left(head);
+        ring.retain(|b| *b != 0);
+        String::from_utf8_lossy(&ring).into_owned()
+    }
+
+    /// Maps of the IOMMU in use by this handle.
+    pub fn dma_maps(&self) -> usize {
+        self.0.bus.maps()
+    }
+
+    /// Lets time pass in a wait loop.
+    pub fn relax(&self) {
+        self.0.function.relax();
+    }
+
+    /// Sets or clears an entry of the GID table.
+    pub fn set_gid(&self, index: u8, gid: Option<Gid>) -> Result<()> {
+        let mut c = self.command(op::SET_GID).with(set_gid::INDEX, index.into());
+        if let Some(g) = gid {
+            let (low, high) = ip_words(g.ip);
+            c = c
+                .with(set_gid::VALID, 1)
+                .with(set_gid::IS_IP6, g.ip.is_ipv6().into())
+                .with(set_gid::MAC, mac_word(g.mac))
+                .with(set_gid::IP_LOW, low)
+                .with(set_gid::IP_HIGH, high);
+            if let Some(vlan) = g.vlan {
+                c = c.with(set_gid::TAGGED, 1).with(set_gid::VLAN, vlan.into());
+            }
+        }
+        self.execute(&c).map(drop)
+    }
+
+    /// Sets the station address, and which frames go to the raw queue.
+    pub fn set_port(&self, mac: [u8; 6], raw: bool, promiscuous: bool) -> Result<()> {
+        let c = self.command(op::SET_PORT).with(set_port::MAC, mac_word(mac));
+        let c = c.with(set_port::RAW_ON, raw.into()).with(set_port::PROMISCUOUS, promiscuous.into());
+        self.execute(&c).map(drop)
+    }
+
+    pub(crate) fn command(&self, opcode: u8) -> Command {
+        Command::new(opcode, self.0.owner)
+    }
+
+    pub(crate) fn execute(&self, command: &Command) -> Result<Answer> {
+        self.0.commands.execute(command)
+    }
+
+    /// Creates an object; returns its number and the whole answer.
+    pub(crate) fn create(&self, command: &Command) -> Result<(u32, Answer)> {
+        let a = self.execute(command)?;
+        Ok((a.get(answer::NUMBER) as u32, a))
+    }
+
+    /// Destroys an object in a destructor, where an error can only mean that the device is gone.
+    pub(crate) fn destroy(&self, opcode: u8, number: u32) {
+        if let Err(e) = self.execute(&self.command(opcode).with(head::NUMBER, number.into())) {
+            eprintln!("ferroce: {e}");
+        }
+    }
+
+    pub(crate) fn doorbell(&self, offset: usize) -> crate::bar::Doorbell {
+        self.0.doorbells.doorbell(usize::from(self.0.owner) * doorbell::PAGE + offset)
+    }
+}
+
+/// A MAC as the contract carries it: first wire byte lowest.
+pub(crate) fn mac_word(mac: [u8; 6]) -> u64 {
+    mac.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b))
+}
+
+/// An IP as the contract carries it: wire bytes, first lowest.
+pub(crate) fn ip_words(ip: IpAddr) -> (u64, u64) {
+    match ip {
+        IpAddr::V4(v4) => (u32::from_le_bytes(v4.octets()).into(), 0),
+        IpAddr::V6(v6) => {
+            let w = u128::from_le_bytes(v6.octets());
+            (w as u64, (w >> 64) as u64)
+        }
+    }
+}
+
+/// Refuses a function that is not a Ferroce NIC. `pci-driver` decodes nothing here that two reads do not.
+fn check_identity(function: &dyn PciFunction) -> Result<()> {
+    let mut id = [0; 4];
+    function.config_read(0, &mut id)?;
+    let (vendor, device) = (u16::from_le_bytes([id[0], id[1]]), u16::from_le_bytes([id[2], id[3]]));
+    if (vendor, device) == (abi::PCI_VENDOR, abi::PCI_DEVICE) {
+        return Ok(());
+    }
+    Err(Error::new(format!("PCI function {vendor:04x}:{device:04x} is not a Ferroce NIC")).hint(format!(
+        "Ferroce is {:04x}:{:04x}",
+        abi::PCI_VENDOR,
+        abi::PCI_DEVICE
+    )))
+}
+
+/// Loads the firmware unless it runs, and waits until it is ready.
+fn start_firmware(function: &dyn PciFunction, bar0: &Bar, image: Option<&[u8]>) -> Result<()> {
+    if reg!(bar0, Registers, ready).read() & 1 == 1 {
+        return Ok(());
+    }
+    if let Some(image) = image {
+        reg!(bar0, Registers, fw_control).write(1);
+        reg!(bar0, Registers, fw_address).write(0);
+        for word in image.chunks(4) {
+            let mut bytes = [0; 4];
+            bytes[..word.len()].copy_from_slice(word);
+            reg!(bar0, Registers, fw_data).write(u32::from_le_bytes(bytes));
+        }
+        reg!(bar0, Registers, fw_control).write(0);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while reg!(bar0, Registers, ready).read() & 1 == 0 {
+        if Instant::now() > deadline {
+            let e = Error::new("the firmware does not become ready");
+            return Err(match image {
+                Some(i) => e.hint(format!("the image loaded has {} bytes; is it one for this device?", i.len())),
+                None => e.hint("no image was given to load"),
+            });
+        }
+        function.relax();
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Posting sends: a batch of work requests, one doorbell.
+
+use crate::function::{Error, Result};
+use crate::mr::{Remote, Sge};
+use crate::qp::{Body, Qp, Rts, put_sge};
+use abi::queue::{
+    MAX_INLINE, MAX_MESSAGE, MAX_SGE, MAX_WQE_BLOCKS, SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge,
+};
+use bitflags::bitflags;
+
+bitflags! {
+    /// Options of a work request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Flags: u8 {
+        /// Completes with a CQE.
+        const SIGNALED = 1;
+        /// Raises a solicited event at the peer.
+        const SOLICITED = 2;
+        /// Waits for earlier READs.
+        const FENCE = 4;
+    }
+}
+
+/// Local data of a work request.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// Registered memory.
+    Sges(&'a [Sge]),
+    /// Copied into the work request, at most 224 bytes.
+    Inline(&'a [u8]),
+}
+
+/// What a work request does.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation {
+    /// SEND.
+    Send,
+    /// SEND with immediate data (wire bytes).
+    SendImm([u8; 4]),
+    /// RDMA WRITE.
+    Write(Remote),
+    /// RDMA WRITE with immediate data (wire bytes).
+    WriteImm(Remote, [u8; 4]),
+    /// RDMA READ into the SGEs.
+    Read(Remote),
+}
+
+/// A batch of work requests. They reach the device when [`Post::ring`] is called or the batch is dropped.
+pub struct Post<'a> {
+    body: &'a mut Body,
+    posted: u32,
+    first: Option<[u8; WQE_BLOCK]>,
+}
+
+impl Qp<Rts> {
+    /// Begins a batch.
+    pub fn post(&mut self) -> Post<'_> {
+        Post { body: &mut self.body, posted: 0, first: None }
+    }
+}
+
+impl Post<'_> {
+    /// Adds a work request. Errors change nothing: queue full, too many SGEs, too long.
+    pub fn add(&mut self, wr_id: u64, operation: Operation, data: Data<'_>, flags: Flags) -> Result<()> {
+        let mut wqe = [0; MAX_WQE_BLOCKS * WQE_BLOCK];
+        let (opcode, imm, remote) = match operation {
+            Operation::Send => (send_op::SEND, None, None),
+            Operation::SendImm(imm) => (send_op::SEND_IMM, Some(imm), None),
+            Operation::Write(r) => (send_op::WRITE, None, Some(r)),
+            Operation::WriteImm(r, imm) => (send_op::WRITE_IMM, Some(imm), Some(r)),
+            Operation::Read(r) => (send_op::READ, None, Some(r)),
+        };
+        send_wqe::OPCODE.set(&mut wqe, opcode.into());
+        send_wqe::SIGNALED.set(&mut wqe, flags.contains(Flags::SIGNALED).into());
+        send_wqe::SOLICITED.set(&mut wqe, flags.contains(Flags::SOLICITED).into());
+        send_wqe::FENCE.set(&mut wqe, flags.contains(Flags::FENCE).into());
+        if let Some(imm) = imm {
+            send_wqe::IMM.set(&mut wqe, u32::from_le_bytes(imm).into());
+        }
+        if let Some(r) = remote {
+            send_wqe::REMOTE_VA.set(&mut wqe, r.addr);
+            send_wqe::RKEY.set(&mut wqe, r.rkey.into());
+        }
+        let (length, payload) = match data {
+            Data::Inline(bytes) => {
+                if bytes.len() > MAX_INLINE || matches!(operation, Operation::Read(_)) {
+                    return Err(Error::new(format!("{} bytes of inline data for {operation:?}", bytes.len()))
+                        .hint(format!("at most {MAX_INLINE}, and none for a READ")));
+                }
+                send_wqe::INLINE.set(&mut wqe, 1);
+                wqe[SEND_PAYLOAD_OFFSET..SEND_PAYLOAD_OFFSET + bytes.len()].copy_from_slice(bytes);
+                (bytes.len() as u64, bytes.len())
+            }
+            Data::Sges(sges) => {
+                if sges.len() > MAX_SGE {
+                    return Err(Error::new(format!("{} SGEs", sges.len())).hint(format!("at most {MAX_SGE}")));
+                }
+                send_wqe::SGES.set(&mut wqe, sges.len() as u64);
+                for (s, at) in sges.iter().zip((SEND_PAYLOAD_OFFSET..).step_by(sge::BYTES)) {
+                    put_sge(&mut wqe, at, s);
+                }
+                (sges.iter().map(|s| u64::from(s.len)).sum(), sges.len() * sge::BYTES)
+            }
+        };
+        if length > MAX_MESSAGE {
+            return Err(Error::new(format!("a message of {length} bytes")).hint("at most 2^31 bytes"));
+        }
+        let blocks = (SEND_PAYLOAD_OFFSET + payload).div_ceil(WQE_BLOCK);
+        if self.body.send_room() < blocks as u32 {
+            return Err(
+                Error::new("the send queue is full").hint("poll the completion queue, and signal some requests")
+            );
+        }
+        send_wqe::BLOCKS.set(&mut wqe, blocks as u64);
+        send_wqe::LENGTH.set(&mut wqe, length);
+        send_wqe::INDEX.set(&mut wqe, self.body.send.producer.into());
+        send_wqe::QPN.set(&mut wqe, self.body.qpn.into());
+        self.body.note_send(wr_id);
+        let (ring, _) = wqe.as_chunks::<WQE_BLOCK>();
+        for block in &ring[..blocks] {
+            self.body.send.push(block);
+        }
+        self.first = (self.posted == 0 && blocks == 1).then_some(ring[0]);
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Sends the batch off.
+    pub fn ring(self) {}
+
+    /// Sends off a batch of a single small request with the request itself, which spares the device a fetch.
+    pub fn ring_direct(self) {
+        if let Some(block) = self.first {
+            for (db, word) in self.body.direct.iter().zip(block.as_chunks::<8>().0) {
+                db.ring(u64::from_le_bytes(*word));
+            }
+        }
+    }
+}
+
+impl Drop for Post<'_> {
+    fn drop(&mut self) {
+        if self.posted > 0 {
+            self.body.send.ring();
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Queue pairs: creation, the states in their type, receives.
+//!
+//! `Qp<Reset>` -> [`init`](Qp::init) -> `Qp<Init>` -> [`rtr`](Qp::rtr) -> `Qp<Rtr>` -> [`rts`](Qp::rts) -> `Qp<Rts>`. Receives can be posted
+//! from `Init` on, sends (see [`crate::post`]) in `Rts`.
+
+use crate::bar::Doorbell;
+use crate::cq::{Cq, CqHandle};
+use crate::device::{Device, ip_words, mac_word};
+use crate::function::{Error, Result};
+use crate::memory::RingMemory;
+use crate::mr::{Access, Pd, Sge};
+use abi::cmd::{attr, create_qp, head, modify_qp, op};
+use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
+use abi::table::{qp_state, qp_type};
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+/// State of a QP, as a type.
+pub trait State {}
+macro_rules! states {
+    ($($(#[doc = $doc:literal])* $s:ident),*) => { $($(#[doc = $doc])* #[derive(Clone, Copy, Debug)] pub struct $s; impl State for $s {})* };
+}
+states! {
+    /// Just created.
+    Reset,
+    /// Receives can be posted.
+    Init,
+    /// Receives are answered.
+    Rtr,
+    /// Sends are sent.
+    Rts
+}
+
+/// States in which receives can be posted.
+pub trait CanReceive: State {}
+impl CanReceive for Init {}
+impl CanReceive for Rtr {}
+impl CanReceive for Rts {}
+
+/// Sizes of a QP's queues.
+#[derive(Clone, Copy, Debug)]
+pub struct QpSizes {
+    /// Blocks of 64 bytes in the send queue; a work request takes 1 to 4.
+    pub send_blocks: u32,
+    /// Receives.
+    pub receives: u32,
+}
+
+/// Where the peer is, and how to reach it.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Peer's QP number.
+    pub qpn: u32,
+    /// First PSN that the peer will send.
+    pub psn: u32,
+    /// Peer's IP.
+    pub ip: IpAddr,
+    /// Peer's MAC, or the next hop's.
+    pub mac: [u8; 6],
+    /// Path MTU in bytes: 256 to 4096.
+    pub mtu: u32,
+    /// Index of the own GID.
+    pub gid: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// UDP source port.
+    pub source_port: u16,
+    /// READs that the peer may have outstanding here.
+    pub max_dest_reads: u8,
+    /// RNR timer code for the peer.
+    pub min_rnr_timer: u8,
+}
+
+/// How to send.
+#[derive(Clone, Copy, Debug)]
+pub struct SendOptions {
+    /// First PSN.
+    pub psn: u32,
+    /// Verbs timeout code: 4.096 us x 2^t.
+    pub timeout: u8,
+    /// Retries.
+    pub retry_count: u8,
+    /// RNR retries, 7 without limit.
+    pub rnr_retry: u8,
+    /// Outstanding READs.
+    pub max_reads: u8,
+}
+
+impl Default for SendOptions {
+    fn default() -> Self {
+        SendOptions { psn: 0, timeout: 14, retry_count: 7, rnr_retry: 7, max_reads: 16 }
+    }
+}
+
+/// Numbers of work requests in a ring, and how far the ring is free.
+struct Slots {
+    wr_ids: Box<[AtomicU64]>,
+    consumer: AtomicU16,
+}
+
+impl Slots {
+    fn new(log2: u32) -> Self {
+        Slots { wr_ids: (0..1usize << log2).map(|_| AtomicU64::new(0)).collect(), consumer: AtomicU16::new(0) }
+    }
+    fn slot(&self, index: u16) -> &AtomicU64 {
+        &self.wr_ids[usize::from(index) & (self.wr_ids.len() - 1)]
+    }
+}
+
+/// What completion queues need of a QP.
+pub(crate) struct Shared {
+    send: Slots,
+    recv: Slots,
+}
+
+impl Shared {
+    /// The send at `index` of `blocks` blocks is complete, and all before it.
+    pub(crate) fn complete_send(&self, index: u16, blocks: u16) -> u64 {
+        self.send.consumer.store(index.wrapping_add(blocks), Ordering::Release);
+        self.send.slot(index).load(Ordering::Relaxed)
+    }
+    /// The receive at `index` is complete.
+    pub(crate) fn complete_recv(&self, index: u16) -> u64 {
+        self.recv.consumer.store(index.wrapping_add(1), Ordering::Release);
+        self.recv.slot(index).load(Ordering::Relaxed)
+    }
+}
+
+/// One of the two rings of a QP, from the producer's side.
+pub(crate) struct Ring {
+    memory: RingMemory,
+    log2: u32,
+    pub(crate) producer: u16,
+    doorbell: Doorbell,
+    qpn: u32,
+}
+
+impl Ring {
+    /// Writes a block at the producer index and steps it.
+    pub(crate) fn push(&mut self, block: &[u8; WQE_BLOCK]) {
+        let at = (u32::from(self.producer) & ((1 << self.log2) - 1)) as usize * WQE_BLOCK;
+        self.memory.write(at, block);
+        self.producer = self.producer.wrapping_add(1);
+    }
+
+    fn free(&self, consumer: u16) -> u32 {
+        (1 << self.log2) - u32::from(self.producer.wrapping_sub(consumer))
+    }
+
+    /// Tells the device how far the ring is filled.
+    pub(crate) fn ring(&self) {
+        let mut word = [0; 8];
+        ring_db::NUMBER.set(&mut word, self.qpn.into());
+        ring_db::PRODUCER.set(&mut word, self.producer.into());
+        self.doorbell.ring(u64::from_le_bytes(word));
+    }
+}
+
+/// The parts of a QP that live as long as it, whatever its state.
+pub(crate) struct Body {
+    pub(crate) device: Device,
+    pub(crate) qpn: u32,
+    pub(crate) send: Ring,
+    pub(crate) recv: Ring,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) direct: Vec<Doorbell>,
+    _pd: Pd,
+    _cqs: [Arc<CqHandle>; 2],
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.device.destroy(op::DESTROY_QP, self.qpn);
+        if let Some(q) = self.device.0.qps.lock().unwrap_or_else(|e| e.into_inner()).get_mut(self.qpn as usize) {
+            *q = None;
+        }
+    }
+}
+
+/// A reliable connected queue pair in state `S`.
+pub struct Qp<S: State> {
+    pub(crate) body: Box<Body>,
+    state: PhantomData<S>,
+}
+
+/// What QUERY_QP tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInfo {
+    /// `abi::table::qp_state`.
+    pub state: u8,
+    /// Next PSN to send.
+    pub sq_psn: u32,
+    /// Expected PSN.
+    pub rq_psn: u32,
+}
+
+impl Pd {
+    /// Creates a queue pair in RESET.
+    pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset>> {
+        let device = &self.0.device;
+        let log2 = |n: u32, what: &str| match n {
+            1..=0x8000 => Ok(n.next_power_of_two().ilog2()),
+            _ => Err(Error::new(format!("{what} of {n} entries")).hint("1 to 32,768 are possible")),
+        };
+        let (sq, rq) = (log2(sizes.send_blocks, "a send queue")?, log2(sizes.receives, "a receive queue")?);
+        let send = RingMemory::new(&device.0.bus, WQE_BLOCK << sq)?;
+        let recv = RingMemory::new(&device.0.bus, WQE_BLOCK << rq)?;
+        let c = device
+            .command(op::CREATE_QP)
+            .with(create_qp::TYPE, qp_type::RC.into())
+            .with(create_qp::SQ_LOG2, sq.into())
+            .with(create_qp::RQ_LOG2, rq.into())
+            .with(create_qp::PD, self.0.number.into())
+            .with(create_qp::SEND_CQN, send_cq.number().into())
+            .with(create_qp::RECV_CQN, recv_cq.number().into())
+            .with(create_qp::SQ_BASE, send.iova())
+            .with(create_qp::RQ_BASE, recv.iova());
+        let (qpn, _) = device.create(&c)?;
+        let shared = Arc::new(Shared { send: Slots::new(sq), recv: Slots::new(rq) });
+        device.0.qps.lock().unwrap_or_else(|e| e.into_inner())[qpn as usize] = Some(shared.clone());
+        let ring = |memory, log2, at| Ring { memory, log2, producer: 0, doorbell: device.doorbell(at), qpn };
+        Ok(Qp {
+            body: Box::new(Body {
+                device: device.clone(),
+                qpn,
+                send: ring(send, sq, doorbell::SQ),
+                recv: ring(recv, rq, doorbell::RQ),
+                shared,
+                direct: (0..8).map(|i| device.doorbell(doorbell::DIRECT_WQE + 8 * i)).collect(),
+                _pd: self.clone(),
+                _cqs: [send_cq.handle.clone(), recv_cq.handle.clone()],
+            }),
+            state: PhantomData,
+        })
+    }
+}
+
+impl<S: State> Qp<S> {
+    /// QP number.
+    pub fn qpn(&self) -> u32 {
+        self.body.qpn
+    }
+
+    /// State and PSNs, as one moment saw them.
+    pub fn query(&self) -> Result<QpInfo> {
+        let d = &self.body.device;
+        let a = d.execute(&d.command(op::QUERY_QP).with(head::NUMBER, self.body.qpn.into()))?;
+        Ok(QpInfo {
+            state: a.get(modify_qp::STATE) as u8,
+            sq_psn: a.get(modify_qp::SQ_PSN) as u32,
+            rq_psn: a.get(modify_qp::RQ_PSN) as u32,
+        })
+    }
+
+    fn modify(&self, mask: u32, state: u8, fields: &[(abi::Field, u64)]) -> Result<()> {
+        let d = &self.body.device;
+        let c = d
+            .command(op::MODIFY_QP)
+            .with(head::NUMBER, self.body.qpn.into())
+            .with(modify_qp::MASK, (mask | attr::STATE).into())
+            .with(modify_qp::STATE, state.into());
+        let c = fields.iter().fold(c, |c, (f, v)| c.with(*f, *v));
+        d.execute(&c).map(drop)
+    }
+
+    fn into_state<T: State>(self) -> Qp<T> {
+        Qp { body: self.body, state: PhantomData }
+    }
+
+    /// To ERR: all that is outstanding is flushed.
+    pub fn fail(&self) -> Result<()> {
+        self.modify(0, qp_state::ERR, &[])
+    }
+}
+
+impl Qp<Reset> {
+    /// To INIT; `access` is what the peer may do.
+    pub fn init(self, access: Access) -> Result<Qp<Init>> {
+        let mask = attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
+        let access = u64::from(access.bits());
+        self.modify(mask, qp_state::INIT, &[(modify_qp::PORT, 1), (modify_qp::ACCESS, access)])?;
+        Ok(self.into_state())
+    }
+}
+
+impl Qp<Init> {
+    /// To RTR: packets of the peer are answered from now on.
+    pub fn rtr(self, path: &Path) -> Result<Qp<Rtr>> {
+        let mtu = match path.mtu {
+            256 | 512 | 1024 | 2048 | 4096 => path.mtu.ilog2() - 7,
+            other => {
+                return Err(Error::new(format!("a path MTU of {other} bytes"))
+                    .hint("256, 512, 1024, 2048 and 4096 are possible"));
+            }
+        };
+        let (low, high) = ip_words(path.ip);
+        let mask = attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
+        let mask = mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
+        let fields = [
+            (modify_qp::PATH_MTU, mtu.into()),
+            (modify_qp::DEST_QPN, path.qpn.into()),
+            (modify_qp::RQ_PSN, path.psn.into()),
+            (modify_qp::MAX_DEST_READS, path.max_dest_reads.into()),
+            (modify_qp::MIN_RNR_TIMER, path.min_rnr_timer.into()),
+            (modify_qp::GID, path.gid.into()),
+            (modify_qp::TRAFFIC_CLASS, path.traffic_class.into()),
+            (modify_qp::HOP_LIMIT, 64),
+            (modify_qp::DMAC, mac_word(path.mac)),
+            (modify_qp::SPORT, path.source_port.into()),
+            (modify_qp::DIP_LOW, low),
+            (modify_qp::DIP_HIGH, high),
+        ];
+        self.modify(mask, qp_state::RTR, &fields)?;
+        Ok(self.into_state())
+    }
+}
+
+impl Qp<Rtr> {
+    /// To RTS: sends are sent from now on.
+    pub fn rts(self, options: &SendOptions) -> Result<Qp<Rts>> {
+        let mask = attr::SQ_PSN | attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+        let fields = [
+            (modify_qp::SQ_PSN, options.psn.into()),
+            (modify_qp::TIMEOUT, options.timeout.into()),
+            (modify_qp::RETRY_CNT, options.retry_count.into()),
+            (modify_qp::RNR_RETRY, options.rnr_retry.into()),
+            (modify_qp::MAX_READS, options.max_reads.into()),
+        ];
+        self.modify(mask, qp_state::RTS, &fields)?;
+        Ok(self.into_state())
+    }
+}
+
+impl<S: CanReceive> Qp<S> {
+    /// Posts a receive. Errors: queue full, too many SGEs.
+    pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        let body = &mut *self.body;
+        if sges.len() > MAX_SGE {
+            return Err(Error::new(format!("{} SGEs in a receive", sges.len())).hint(format!("at most {MAX_SGE}")));
+        }
+        if body.recv.free(body.shared.recv.consumer.load(Ordering::Acquire)) == 0 {
+            return Err(Error::new("the receive queue is full").hint("poll the completion queue first"));
+        }
+        let mut block = [0; WQE_BLOCK];
+        for (s, at) in sges.iter().zip((0..).step_by(sge::BYTES)) {
+            put_sge(&mut block, at, s);
+        }
+        body.shared.recv.slot(body.recv.producer).store(wr_id, Ordering::Relaxed);
+        body.recv.push(&block);
+        body.recv.ring();
+        Ok(())
+    }
+}
+
+impl Body {
+    /// Blocks that can be posted to the send queue.
+    pub(crate) fn send_room(&self) -> u32 {
+        self.send.free(self.shared.send.consumer.load(Ordering::Acquire))
+    }
+    /// Notes the caller's number of the send that starts at the producer index.
+    pub(crate) fn note_send(&self, wr_id: u64) {
+        self.shared.send.slot(self.send.producer).store(wr_id, Ordering::Relaxed);
+    }
+}
+
+/// Writes an SGE at byte `at` of `block`.
+pub(crate) fn put_sge(block: &mut [u8], at: usize, s: &Sge) {
+    let b = &mut block[at..at + sge::BYTES];
+    sge::VA.set(b, s.addr);
+    sge::LKEY.set(b, s.lkey.into());
+    sge::LENGTH.set(b, s.len.into());
+}
