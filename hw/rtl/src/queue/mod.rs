@@ -1,6 +1,7 @@
 //! Doorbells, work queues, scheduler, completions, events.
 pub mod completion;
 pub mod doorbell;
+pub mod event;
 #[cfg(test)]
 pub(crate) mod testing;
 
