@@ -1,1 +1,16 @@
-//! Links, fault rules, packet peers and capture between simulated NICs.
+//! Simulated networks: links between NICs, faults on them, captures of them, and each NIC as a PCIe function.
+//!
+//! For the `ferroce` command, tests and benchmarks. NICs advance in windows no longer than the shortest link delay and exchange
+//! frames between windows, so the result does not depend on the order in which they are run.
+
+mod capture;
+mod fault;
+mod function;
+mod net;
+mod packet;
+
+pub use capture::Capture;
+pub use fault::{Action, Fired, Match, Rule, Rules};
+pub use function::{Shared, SimFunction};
+pub use net::{Fabric, FrameTap, Link};
+pub use packet::Packet;

@@ -1,0 +1,150 @@
+//! NICs and the links between them, advanced window by window.
+
+use crate::capture::Capture;
+use crate::fault::{Action, Fired, Rules};
+use nic::{Frame, Fs, NS, Nic};
+
+/// A cable between two NICs.
+pub struct Link {
+    /// The NICs at its ends.
+    pub ends: [usize; 2],
+    /// Time from end to end.
+    pub delay: Fs,
+    /// Faults.
+    pub rules: Rules,
+}
+
+/// Sees every frame that a link carries: sending NIC, frame, the rule that fired.
+pub type FrameTap = Box<dyn FnMut(usize, &Frame, Option<Fired>) + Send>;
+
+/// Frames on their way to a NIC, in order of arrival.
+type Inbox = Vec<Frame>;
+
+/// NICs on one timeline.
+pub struct Fabric {
+    nics: Vec<Nic>,
+    links: Vec<Link>,
+    window: u64,
+    inboxes: Vec<Inbox>,
+    capture: Option<Capture>,
+    tap: Option<FrameTap>,
+}
+
+impl Fabric {
+    /// NICs without links; all have the same clock.
+    pub fn new(nics: Vec<Nic>) -> Self {
+        let inboxes = nics.iter().map(|_| Vec::new()).collect();
+        Fabric { nics, links: Vec::new(), window: 25, inboxes, capture: None, tap: None }
+    }
+
+    /// Joins two NICs by a cable; returns the link's index. `delay` is at least a clock cycle.
+    pub fn link(&mut self, a: usize, b: usize, delay: Fs, seed: u64) -> usize {
+        let clock = self.nics[a].options().clock;
+        assert!(delay >= clock, "a link delay of {delay} fs is below the clock period");
+        self.links.push(Link { ends: [a, b], delay, rules: Rules::new(seed) });
+        self.window = self.links.iter().map(|l| l.delay / clock).min().unwrap_or(25);
+        self.links.len() - 1
+    }
+
+    /// A NIC.
+    pub fn nic(&mut self, index: usize) -> &mut Nic {
+        &mut self.nics[index]
+    }
+
+    /// Number of NICs.
+    pub fn len(&self) -> usize {
+        self.nics.len()
+    }
+
+    /// True without NICs.
+    pub fn is_empty(&self) -> bool {
+        self.nics.is_empty()
+    }
+
+    /// A link, for its rules.
+    pub fn link_mut(&mut self, index: usize) -> &mut Link {
+        &mut self.links[index]
+    }
+
+    /// Time that all NICs have reached.
+    pub fn now(&self) -> Fs {
+        self.nics.first().map_or(0, Nic::now)
+    }
+
+    /// Cycles that all NICs have reached.
+    pub fn cycle(&self) -> u64 {
+        self.nics.first().map_or(0, Nic::cycle)
+    }
+
+    /// Writes every frame that leaves a NIC to `capture`; interface n is NIC n.
+    pub fn capture(&mut self, capture: Option<Capture>) -> Option<Capture> {
+        std::mem::replace(&mut self.capture, capture)
+    }
+
+    /// Shows every frame to `tap`.
+    pub fn tap(&mut self, tap: Option<FrameTap>) {
+        self.tap = tap;
+    }
+
+    /// Advances all NICs by one window and moves frames over the links.
+    pub fn advance(&mut self) {
+        self.advance_cycles(self.window);
+    }
+
+    /// Advances all NICs by at most a window: for measuring times finer than one.
+    pub fn advance_cycles(&mut self, cycles: u64) {
+        let window = cycles.min(self.window);
+        for (nic, inbox) in self.nics.iter_mut().zip(&mut self.inboxes) {
+            // Frames whose time may still be overtaken by a later one's stay here: the MAC wants them in order.
+            let limit = nic.now() + window * nic.options().clock;
+            let due = inbox.partition_point(|f| f.at < limit);
+            inbox.drain(..due).for_each(|f| nic.receive(f));
+            (0..window).for_each(|_| nic.step());
+        }
+        self.exchange();
+    }
+
+    fn exchange(&mut self) {
+        for link in &mut self.links {
+            for from in 0..2 {
+                let (a, b) = (link.ends[from], link.ends[1 - from]);
+                for mut frame in self.nics[a].take_sent() {
+                    let fired = link.rules.apply(from, &mut frame.data);
+                    if let Some(c) = &mut self.capture {
+                        let comment = describe(&frame, fired);
+                        if let Err(e) = c.add(a as u32, frame.at / NS, &frame.data, &comment) {
+                            eprintln!("capture stopped: {e}");
+                            self.capture = None;
+                        }
+                    }
+                    if let Some(tap) = &mut self.tap {
+                        tap(a, &frame, fired);
+                    }
+                    frame.at += link.delay;
+                    let copies = match fired.map(|f| f.action) {
+                        Some(Action::Drop) => 0,
+                        Some(Action::Duplicate) => 2,
+                        Some(Action::Delay(d)) => {
+                            frame.at += d;
+                            1
+                        }
+                        _ => 1,
+                    };
+                    for _ in 0..copies {
+                        let inbox = &mut self.inboxes[b];
+                        let place = inbox.partition_point(|f| f.at <= frame.at);
+                        inbox.insert(place, frame.clone());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn describe(frame: &Frame, fired: Option<Fired>) -> String {
+    let what = crate::Packet::of(&frame.data).map_or_else(|| "not RoCE".to_string(), |p| p.to_string());
+    match fired {
+        Some(f) => format!("{what}; fault rule {}: {:?}", f.rule, f.action),
+        None => what,
+    }
+}
