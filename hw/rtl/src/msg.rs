@@ -104,6 +104,8 @@ pub struct Reply {
     pub ack: Bit,
     /// A READ response: resource `slot`, beginning at PSN `psn` of it.
     pub read: Bit,
+    /// READ: a duplicate request, whose response begins anew.
+    pub again: Bit,
     /// PSN.
     pub psn: Psn,
     /// Message sequence number.
@@ -149,7 +151,8 @@ pub struct RxOp {
     pub psn: Psn,
     /// What to answer.
     pub reply: Reply,
-    /// What to complete. With a fault its status becomes LOC_PROT.
+    /// What to complete. Responses and SENDs fill it on every packet (without `valid` unless they complete), for a fault
+    /// in landing turns it into a completion LOC_PROT. A `cause` is a QP error, with or without a completion.
     pub completion: Completion,
 }
 

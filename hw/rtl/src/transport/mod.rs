@@ -1,1 +1,17 @@
 //! The rules of the protocol: responder, completer, commit, respond, requester.
+
+mod commit;
+mod dispatch;
+pub mod opcode;
+mod responder;
+mod responder_rules;
+pub mod sge;
+
+pub use commit::Commit;
+pub use dispatch::Dispatch;
+pub use responder::Responder;
+
+#[cfg(test)]
+mod kit;
+#[cfg(test)]
+mod responder_tests;

@@ -1,0 +1,198 @@
+//! Turns a landed packet into its consequences: completion, then QP error, then reply. From landing; to the completion
+//! queues, to `qp_state`, and to the response engine.
+//!
+//! ```text
+//! cycle        0      1          2         3
+//! landed       take
+//! completion          valid
+//! error, go                      valid
+//! landed                                   take     (2 cycles per packet without a completion)
+//! ```
+//! It waits for the completion queues (which wait for the write channel only), for `qp_state`'s intake, and for the
+//! response engine's intake, which has room for every reply and at most waits for the write channel.
+
+use crate::{
+    msg::*,
+    stream::{Sink, Source},
+};
+use abi::{
+    status::{cause, counter, wc},
+    table::access,
+    wire::syndrome,
+};
+use hdl::prelude::*;
+
+/// See the module.
+#[derive(LogicBlock, Default)]
+pub struct Commit {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Write tickets given out so far: a READ waits until all of them are performed.
+    pub issued: Signal<In, Bits<16>>,
+    pub landed: Sink<Landed>,
+    pub completion: Source<Completion>,
+    pub error: Source<QpError>,
+    pub go: Source<ReplyGo>,
+    pub count: Signal<Out, Bits<64>>,
+    has_completion: Reg<Bit>,
+    has_error: Reg<Bit>,
+    has_go: Reg<Bit>,
+    completion_q: DFF<Completion>,
+    error_q: DFF<QpError>,
+    go_q: DFF<ReplyGo>,
+    count_q: Reg<Bits<64>>,
+}
+
+impl Logic for Commit {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, has_completion, has_error, has_go, count_q);
+        dff_setup!(self, clock, completion_q, error_q, go_q);
+        let (c, e, g) = (self.has_completion.q.val(), self.has_error.q.val(), self.has_go.q.val());
+        let ready = !c && !e && !g;
+        self.landed.ready.next = ready;
+        self.completion.data.next = self.completion_q.q.val();
+        self.completion.valid.next = c;
+        self.error.data.next = self.error_q.q.val();
+        self.error.valid.next = e && !c;
+        self.go.data.next = self.go_q.q.val();
+        self.go.valid.next = g && !c;
+        if self.completion.ready.val() {
+            self.has_completion.d.next = false;
+        }
+        if self.error.ready.val() && !c {
+            self.has_error.d.next = false;
+        }
+        if self.go.ready.val() && !c {
+            self.has_go.d.next = false;
+        }
+
+        let landed = self.landed.data.val();
+        let op = landed.op;
+        let good = landed.cause == cause::NONE;
+        let flushed = landed.cause == cause::FLUSHED;
+        let fault = !good && !flushed;
+        // A receive WQE's own memory was at fault, not the peer's key.
+        let own = op.response || op.need == access::LOCAL_WRITE;
+
+        let mut completion = op.completion;
+        let mut reply = op.reply;
+        if fault {
+            completion.valid = own;
+            completion.status = wc::LOC_PROT.to_bits();
+            completion.cause = landed.cause;
+            reply.ack = !op.response;
+            reply.read = false;
+            reply.psn = op.psn;
+            reply.syndrome =
+                if own { syndrome::NAK_REMOTE_OPERATION.to_bits() } else { syndrome::NAK_REMOTE_ACCESS.to_bits() };
+        }
+        let mut count: Bits<64> = 0.into();
+        if self.landed.valid.val() && ready {
+            self.has_completion.d.next = completion.valid && !flushed;
+            self.has_error.d.next = completion.cause.any() && !flushed;
+            self.has_go.d.next = (reply.ack || reply.read) && !flushed;
+            self.completion_q.d.next = completion;
+            self.error_q.d.next =
+                QpError { qpn: op.qpn, generation: op.generation, cause: completion.cause, event: !completion.valid };
+            self.go_q.d.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply, ticket: self.issued.val() };
+            count = count.replace_bit(counter::RX_REMOTE_ACCESS, fault && !own);
+            count = count.replace_bit(counter::RX_REMOTE_OPERATION, fault && own && !op.response);
+        }
+        self.count_q.d.next = count;
+        self.count.next = self.count_q.q.val();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::kit::{bytes_of, options};
+    use rand::{RngExt, SeedableRng};
+    use verilate::{
+        Model,
+        bench::{self, Sink, Source, Stall},
+    };
+
+    /// What a landed packet leads to.
+    fn reference(l: &Landed, issued: u64) -> (Option<Completion>, Option<QpError>, Option<ReplyGo>) {
+        let why = l.cause.to_u64() as u8;
+        let (mut completion, mut reply) = (l.op.completion, l.op.reply);
+        if why == cause::FLUSHED {
+            return (None, None, None);
+        }
+        if why != cause::NONE {
+            let own = l.op.response || l.op.need.to_u64() == 1;
+            completion.valid = own;
+            completion.status = (wc::LOC_PROT as u64).to_bits();
+            completion.cause = l.cause;
+            let syndrome: u64 = if own { 0x63 } else { 0x62 };
+            reply =
+                Reply { ack: !l.op.response, read: false, psn: l.op.psn, syndrome: syndrome.to_bits(), ..l.op.reply };
+        }
+        let error =
+            QpError { qpn: l.op.qpn, generation: l.op.generation, cause: completion.cause, event: !completion.valid };
+        let go = ReplyGo { qpn: l.op.qpn, generation: l.op.generation, reply, ticket: issued.to_bits() };
+        (
+            completion.valid.then_some(completion),
+            completion.cause.any().then_some(error),
+            (reply.ack || reply.read).then_some(go),
+        )
+    }
+
+    #[test]
+    fn faults_become_completions_naks_and_errors() {
+        let mut m = Model::of(Commit::default, options()).unwrap();
+        for (seed, stall) in [Stall::Never, Stall::Rate(0.5), Stall::Random].into_iter().enumerate() {
+            let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed as u64);
+            m.reset();
+            m.set("issued", 0x1234);
+            let mut source = Source::new(&m, "landed", stall, 1);
+            let mut sinks = ["completion", "error", "go"].map(|name| Sink::new(&m, name, stall, 2));
+            let (mut completions, mut errors, mut goes) = (vec![], vec![], vec![]);
+            let n = verilate::scale(500) as u64;
+            for i in 0..n {
+                let why = [0, 0, 0, cause::FLUSHED, cause::KEY_INVALID, cause::KEY_BOUNDS][rng.random_range(0..6)];
+                let mut l = Landed { cause: (why as u64).to_bits(), ..Default::default() };
+                l.op.qpn = rng.random_range(0..4096u64).to_bits();
+                l.op.generation = rng.random_range(0..256u64).to_bits();
+                l.op.psn = i.to_bits();
+                l.op.response = rng.random_bool(0.3);
+                l.op.need = rng.random_range(1..3u64).to_bits();
+                l.op.reply.ack = !l.op.response && rng.random_bool(0.5);
+                l.op.reply.read = !l.op.response && !l.op.reply.ack && rng.random_bool(0.5);
+                l.op.reply.psn = i.to_bits();
+                l.op.reply.syndrome = 0x1fu64.to_bits();
+                l.op.completion.valid = rng.random_bool(0.3);
+                l.op.completion.length = i.to_bits();
+                if rng.random_bool(0.1) {
+                    l.op.completion.cause = (cause::INVALID_REQUEST as u64).to_bits();
+                }
+                let mut beat = source.beat();
+                beat.set_bytes("data", &bytes_of(l));
+                source.push(beat);
+                let (c, e, g) = reference(&l, 0x1234);
+                completions.extend(c.map(bytes_of));
+                errors.extend(e.map(bytes_of));
+                goes.extend(g.map(bytes_of));
+            }
+            for (sink, want) in sinks.iter_mut().zip([&completions, &errors, &goes]) {
+                sink.expect(want.len() as u64);
+            }
+            let start = m.cycle();
+            let [a, b, c] = &mut sinks;
+            bench::run(&mut m, &mut [&mut source, a, b, c], 100 * n);
+            if stall == Stall::Never {
+                let cycles = m.cycle() - start - 32;
+                println!("{:.2} cycles per packet", cycles as f64 / n as f64);
+                assert!(cycles <= 3 * n);
+            }
+            for (sink, want) in sinks.iter_mut().zip([completions, errors, goes]) {
+                for bytes in want {
+                    assert_eq!(sink.pop().unwrap().bytes("data"), bytes);
+                }
+                assert!(sink.is_empty());
+            }
+        }
+    }
+}

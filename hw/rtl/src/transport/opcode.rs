@@ -1,0 +1,105 @@
+//! What an opcode asks of the responder.
+
+use abi::wire::{op, transport};
+use hdl::prelude::*;
+
+/// A request's opcode, taken apart.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Kind {
+    /// SEND, with or without immediate.
+    pub send: Bit,
+    /// WRITE, with or without immediate.
+    pub write: Bit,
+    /// READ request.
+    pub read: Bit,
+    /// FIRST or ONLY, or a READ request.
+    pub opens: Bit,
+    /// LAST or ONLY, or a READ request.
+    pub closes: Bit,
+    /// Carries immediate data.
+    pub imm: Bit,
+    /// Of the reliable connection transport.
+    pub rc: Bit,
+    /// Congestion notification.
+    pub cnp: Bit,
+}
+
+/// Takes a BTH opcode apart. An opcode that is not implemented yet is none of `send`, `write`, `read`.
+#[hdl_fn]
+pub fn kind_of(opcode: Bits<8>) -> Kind {
+    let low = opcode.get_bits::<5>(0);
+    let write = low >= op::WRITE_FIRST && low <= op::WRITE_ONLY_IMM;
+    let read = low == op::READ_REQUEST;
+    let send_only = low == op::SEND_ONLY || low == op::SEND_ONLY_IMM;
+    let write_only = low == op::WRITE_ONLY || low == op::WRITE_ONLY_IMM;
+    let send_last = low == op::SEND_LAST || low == op::SEND_LAST_IMM;
+    let write_last = low == op::WRITE_LAST || low == op::WRITE_LAST_IMM;
+    Kind {
+        send: low <= op::SEND_ONLY_IMM,
+        write,
+        read,
+        opens: low == op::SEND_FIRST || low == op::WRITE_FIRST || send_only || write_only || read,
+        closes: send_last || write_last || send_only || write_only || read,
+        imm: low == op::SEND_LAST_IMM
+            || low == op::SEND_ONLY_IMM
+            || low == op::WRITE_LAST_IMM
+            || low == op::WRITE_ONLY_IMM,
+        rc: (opcode & 0xe0) == transport::RC,
+        cnp: opcode == abi::wire::CNP,
+    }
+}
+
+/// Needs a receive WQE, on any transport: SEND, or immediate data.
+#[hdl_fn]
+pub fn takes_wqe(opcode: Bits<8>) -> Bit {
+    let low = opcode.get_bits::<5>(0);
+    low <= op::SEND_ONLY_IMM || low == op::WRITE_LAST_IMM || low == op::WRITE_ONLY_IMM
+}
+
+/// Responses go to the completer, all else to the responder.
+#[hdl_fn]
+pub fn is_response(opcode: Bits<8>) -> Bit {
+    opcode >= op::READ_RESPONSE_FIRST && opcode <= op::ATOMIC_ACK
+}
+
+/// Opcode of a wake-up call in the completer's stream: no packet carries it.
+pub const WAKE: u8 = 0xff;
+
+/// Bytes of a path MTU code, 1 to 5.
+#[hdl_fn]
+pub fn mtu_bytes(code: Bits<3>) -> Bits<14> {
+    match code {
+        1 => 256.into(),
+        2 => 512.into(),
+        3 => 1024.into(),
+        4 => 2048.into(),
+        _ => 4096.into(),
+    }
+}
+
+/// `n` PSNs in bytes: shifted by the log2 of the MTU.
+#[hdl_fn]
+pub fn psns_to_bytes(n: Bits<24>, mtu: Bits<3>) -> Bits<37> {
+    let wide = n.cast::<37>();
+    match mtu {
+        1 => wide << 8,
+        2 => wide << 9,
+        3 => wide << 10,
+        4 => wide << 11,
+        _ => wide << 12,
+    }
+}
+
+/// PSNs that a READ of `length` bytes takes: one per MTU, at least one.
+#[hdl_fn]
+pub fn response_psns(length: Bits<32>, mtu: Bits<3>) -> Bits<24> {
+    let up = length.cast::<33>() + (mtu_bytes(mtu) - 1).cast::<33>();
+    let n = match mtu {
+        1 => up.get_bits::<24>(8),
+        2 => up.get_bits::<24>(9),
+        3 => up.get_bits::<23>(10).cast::<24>(),
+        4 => up.get_bits::<22>(11).cast::<24>(),
+        _ => up.get_bits::<21>(12).cast::<24>(),
+    };
+    if n.any() { n } else { 1.into() }
+}

@@ -1,0 +1,309 @@
+//! The responder's rules as functions of packet, row and state. `responder` says when each is asked.
+
+use super::opcode::*;
+use crate::msg::*;
+use abi::{
+    status::cause,
+    table::{access, qp_recv, qp_state, qp_type},
+};
+use hdl::prelude::*;
+
+/// No message is under way.
+pub const BETWEEN: u8 = 0;
+/// A SEND is under way.
+pub const SENDING: u8 = 1;
+/// A WRITE is under way.
+pub const WRITING: u8 = 2;
+
+/// What firmware sets of a receive side. Writer: the table bus.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Attributes {
+    /// `abi::table::qp_type`.
+    pub kind: Bits<2>,
+    /// Path MTU code.
+    pub mtu: Bits<3>,
+    /// Protection domain.
+    pub pd: Bits<16>,
+    /// CQ.
+    pub cqn: Bits<12>,
+    /// READs that may be outstanding.
+    pub max_reads: Bits<5>,
+    /// RNR timer code.
+    pub rnr_timer: Bits<5>,
+    /// Access flags.
+    pub access: Bits<4>,
+    /// P_Key.
+    pub pkey: Bits<16>,
+    /// Peer's IP.
+    pub sip: Bits<128>,
+}
+
+/// How far a receive side is. Writer: the responder.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Progress {
+    /// Expected PSN.
+    pub psn: Psn,
+    /// Messages completed.
+    pub msn: Bits<24>,
+    /// `BETWEEN`, `SENDING` or `WRITING`.
+    pub message: Bits<2>,
+    /// WRITE: bytes still to come.
+    pub left: Bits<32>,
+    /// Bytes of the message so far.
+    pub done: Bits<32>,
+    /// WRITE: address of the next byte.
+    pub va: Bits<64>,
+    /// WRITE: key.
+    pub rkey: Bits<32>,
+    /// A NAK for this expected PSN is out.
+    pub nak_sent: Bit,
+    /// An error ended the QP.
+    pub halted: Bit,
+    /// READs accepted, free-running; the lower 4 bits are the next resource.
+    pub reads: Bits<8>,
+    /// READ resources that hold one, 0 to 16.
+    pub saved: Bits<5>,
+}
+
+/// Verdicts on a packet, each alone; the responder applies them in the order of its rules.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Check {
+    /// The QP exists, may receive, and has not ended.
+    pub receives: Bit,
+    /// Transport is the QP's.
+    pub kind: Bit,
+    /// From the QP's peer.
+    pub peer: Bit,
+    /// P_Key matches.
+    pub pkey: Bit,
+    /// PSN beyond the expected one.
+    pub future: Bit,
+    /// PSN before the expected one.
+    pub duplicate: Bit,
+    /// Opcode sequence, access or READ limit broken: the cause.
+    pub invalid: Bits<8>,
+    /// Lengths are right.
+    pub length: Bit,
+    /// READ: PSNs of its response.
+    pub packets: Bits<24>,
+    /// WRITE: bytes to come after this packet.
+    pub left: Bits<32>,
+    /// Bytes of the message with this packet.
+    pub done: Bits<32>,
+    /// WRITE: where this packet's bytes go.
+    pub va: Bits<64>,
+    /// WRITE: under which key.
+    pub rkey: Bits<32>,
+    /// WRITE: bytes that the key must cover from `va`.
+    pub span: Bits<32>,
+}
+
+/// States in which a QP receives.
+#[hdl_fn]
+pub fn receives(state: Bits<3>) -> Bit {
+    state == qp_state::RTR || state == qp_state::RTS || state == qp_state::SQD
+}
+
+/// P_Keys match: same lower 15 bits, not zero, one of the two a full member.
+#[hdl_fn]
+pub fn pkeys_match(a: Bits<16>, b: Bits<16>) -> Bit {
+    let key = a.get_bits::<15>(0);
+    key == b.get_bits::<15>(0) && key.any() && (a.get_bit(15) || b.get_bit(15))
+}
+
+/// All checks of a packet `m` against its QP. `answered`: READs that the response engine has finished.
+#[hdl_fn]
+pub fn verify(
+    m: RxMeta,
+    kind: Kind,
+    attributes: Attributes,
+    progress: Progress,
+    view: QpView,
+    answered: Bits<8>,
+    exists: Bit,
+) -> Check {
+    let delta = m.psn - progress.psn;
+    let mtu = mtu_bytes(attributes.mtu);
+    let full = m.payload == mtu;
+    let fits = m.payload <= mtu;
+    let only = kind.opens && kind.closes;
+    let some = m.payload.any();
+
+    let sequence = if progress.message == BETWEEN {
+        kind.opens
+    } else if progress.message == SENDING {
+        kind.send && !kind.opens
+    } else {
+        kind.write && !kind.opens
+    };
+    let known = kind.send || kind.write || kind.read;
+    let allowed = (!kind.write || (attributes.access & access::REMOTE_WRITE as u64).any())
+        && (!kind.read || (attributes.access & access::REMOTE_READ as u64).any());
+    let outstanding = progress.reads - answered;
+    let room = !kind.read || outstanding < attributes.max_reads.cast::<8>();
+
+    let payload = m.payload.cast::<32>();
+    let left = if kind.opens { m.dma_len } else { progress.left };
+    let message_ok = !kind.opens || kind.send || m.dma_len <= 0x8000_0000u64;
+    let size = if kind.closes { fits && (only || some) } else { full };
+    let sum = !kind.write || if kind.closes { left == payload } else { left > payload };
+    let pad = (m.payload.get_bits::<2>(0) + m.pad) == 0;
+    let length = pad && message_ok && if kind.read { !some } else { size && sum };
+
+    let before: Bits<32> = if kind.opens { 0.into() } else { progress.done };
+    Check {
+        receives: exists && receives(view.state) && !progress.halted && (m.raw || m.qpn.any()),
+        kind: attributes.kind == qp_type::RC && kind.rc,
+        peer: m.sip == attributes.sip,
+        pkey: pkeys_match(m.pkey, attributes.pkey),
+        future: delta.any() && !delta.get_bit(23),
+        duplicate: delta.get_bit(23),
+        invalid: if !known || !sequence {
+            cause::INVALID_REQUEST.to_bits()
+        } else if !allowed {
+            cause::QP_ACCESS.to_bits()
+        } else if !room {
+            cause::TOO_MANY_READS.to_bits()
+        } else {
+            cause::NONE.to_bits()
+        },
+        length,
+        packets: response_psns(m.dma_len, attributes.mtu),
+        left: left - payload,
+        done: before + payload,
+        va: if kind.opens { m.va } else { progress.va },
+        rkey: if kind.opens { m.rkey } else { progress.rkey },
+        span: if kind.opens { m.dma_len } else { payload },
+    }
+}
+
+/// It is for this QP and from its peer.
+#[hdl_fn]
+pub fn admitted(check: Check) -> Bit {
+    check.kind && check.peer && check.pkey
+}
+
+/// A packet that is admitted, in order and correct, save for what the receive queue may say.
+#[hdl_fn]
+pub fn executes(check: Check) -> Bit {
+    admitted(check) && !check.future && !check.duplicate && check.invalid == cause::NONE && check.length
+}
+
+/// A raw frame is received like a SEND ONLY.
+#[hdl_fn]
+pub fn raw_kind() -> Kind {
+    Kind { send: true, write: false, read: false, opens: true, closes: true, imm: false, rc: false, cnp: false }
+}
+
+/// A repeated READ is the rest of a saved one that begins `gap` bytes into it.
+#[hdl_fn]
+pub fn same_read(m: RxMeta, saved: ReadResource, gap: Bits<37>) -> Bit {
+    let inside = !gap.any() || gap < saved.length.cast::<37>();
+    inside
+        && m.va == saved.va + gap.cast::<64>()
+        && m.dma_len.cast::<37>() == saved.length.cast::<37>() - gap
+        && m.rkey == saved.rkey
+}
+
+/// The row restarts its queue.
+#[hdl_fn]
+pub fn loads(row: Bits<512>) -> Bit {
+    row.get_bit(elab!(qp_recv::LOAD.lsb))
+}
+
+/// Attributes of a QP_RECV row.
+#[hdl_fn]
+pub fn attributes_of(row: Bits<512>) -> Attributes {
+    Attributes {
+        kind: row.get_bits::<2>(elab!(qp_recv::TYPE.lsb)),
+        mtu: row.get_bits::<3>(elab!(qp_recv::MTU.lsb)),
+        pd: row.get_bits::<16>(elab!(qp_recv::PD.lsb)),
+        cqn: row.get_bits::<12>(elab!(qp_recv::CQN.lsb)),
+        max_reads: row.get_bits::<5>(elab!(qp_recv::MAX_DEST_READS.lsb)),
+        rnr_timer: row.get_bits::<5>(elab!(qp_recv::MIN_RNR_TIMER.lsb)),
+        access: row.get_bits::<4>(elab!(qp_recv::ACCESS.lsb)),
+        pkey: row.get_bits::<16>(elab!(qp_recv::PKEY.lsb)),
+        sip: row.get_bits::<128>(elab!(qp_recv::SIP_LOW.lsb)),
+    }
+}
+
+/// Progress of a queue that a QP_RECV row has just loaded.
+#[hdl_fn]
+pub fn fresh(row: Bits<512>) -> Progress {
+    Progress {
+        psn: row.get_bits::<24>(elab!(qp_recv::PSN.lsb)),
+        msn: 0.into(),
+        message: BETWEEN.to_bits(),
+        left: 0.into(),
+        done: 0.into(),
+        va: 0.into(),
+        rkey: 0.into(),
+        nak_sent: false,
+        halted: false,
+        reads: 0.into(),
+        saved: 0.into(),
+    }
+}
+
+/// The QP_RECV row as it stands: the fields that the responder keeps, with the present expected PSN.
+#[hdl_fn]
+pub fn row_of(attributes: Attributes, progress: Progress) -> Bits<512> {
+    cat!(
+        512;
+        bits::<128>(0u64),
+        attributes.sip,
+        bits::<48>(0u64),
+        attributes.pkey,
+        bits::<96>(0u64),
+        attributes.access,
+        bits::<3>(0u64),
+        attributes.rnr_timer,
+        bits::<7>(0u64),
+        attributes.max_reads,
+        progress.psn,
+        bits::<12>(0u64),
+        attributes.cqn,
+        attributes.pd,
+        false,
+        attributes.mtu,
+        bits::<2>(0u64),
+        attributes.kind
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_members_match_full_ones_only() {
+        let m = |a: u16, b: u16| pkeys_match(a.to_bits(), b.to_bits());
+        assert!(m(0xffff, 0x7fff) && m(0x7fff, 0xffff) && m(0xffff, 0xffff));
+        assert!(!m(0x7fff, 0x7fff) && !m(0x8000, 0x8000) && !m(0x8001, 0x8002));
+    }
+
+    #[test]
+    fn a_row_reads_back() {
+        let mut row = [0u8; 64];
+        for (field, value) in [
+            (qp_recv::TYPE, 0),
+            (qp_recv::MTU, 5),
+            (qp_recv::PD, 0x1234),
+            (qp_recv::CQN, 0xabc),
+            (qp_recv::PSN, 0xfffffe),
+            (qp_recv::MAX_DEST_READS, 16),
+            (qp_recv::MIN_RNR_TIMER, 12),
+            (qp_recv::ACCESS, 6),
+            (qp_recv::PKEY, 0xffff),
+            (qp_recv::SIP_LOW, 0x0102030405060708),
+            (qp_recv::SIP_HIGH, 0x1112131415161718),
+        ] {
+            field.set(&mut row, value);
+        }
+        let mut wide = Bits::<512>::default();
+        for i in 0..512 {
+            wide = wide.replace_bit(i, row[i / 8] >> (i % 8) & 1 != 0);
+        }
+        assert_eq!(row_of(attributes_of(wide), fresh(wide)), wide);
+    }
+}

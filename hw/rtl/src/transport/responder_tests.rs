@@ -1,0 +1,1006 @@
+//! The responder against a plain reference of the rules, and each rule alone.
+
+use super::kit::*;
+use super::responder::Responder;
+use crate::msg::*;
+use abi::{
+    queue::recv_op,
+    status::{cause, counter, wc},
+    table::{access, id, qp_recv, qp_state},
+    wire::op,
+};
+use hdl::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use verilate::{
+    Model,
+    bench::{self, Actor, Sink, Source, Stall},
+};
+
+const QPS: usize = 32;
+const PEER: u64 = 0x0200_000a;
+
+/// A packet in plain numbers.
+#[derive(Clone, Debug)]
+struct Packet {
+    raw: bool,
+    qpn: u64,
+    opcode: u8,
+    psn: u64,
+    payload: u64,
+    va: u64,
+    rkey: u64,
+    dma_len: u64,
+    ack: bool,
+    pad: Option<u64>,
+    pkey: u64,
+    sip: u64,
+    buf: u64,
+    rows: u64,
+}
+
+impl Packet {
+    fn new(qpn: u64, opcode: u8, psn: u64) -> Self {
+        Packet {
+            raw: false,
+            qpn,
+            opcode,
+            psn,
+            payload: 0,
+            va: 0,
+            rkey: 0,
+            dma_len: 0,
+            ack: true,
+            pad: None,
+            pkey: 0xffff,
+            sip: PEER,
+            buf: 0x4560,
+            rows: 3,
+        }
+    }
+    fn payload(mut self, n: u64) -> Self {
+        self.payload = n;
+        self
+    }
+    fn reth(mut self, va: u64, rkey: u64, dma_len: u64) -> Self {
+        (self.va, self.rkey, self.dma_len) = (va, rkey, dma_len);
+        self
+    }
+    /// QP that it is for: raw frames have no QPN of their own.
+    fn qp(&self) -> u64 {
+        if self.raw { 0 } else { self.qpn & 0xfff }
+    }
+    fn meta(&self) -> RxMeta {
+        RxMeta {
+            raw: self.raw,
+            buf: self.buf.to_bits(),
+            payload: self.payload.to_bits(),
+            rows: self.rows.to_bits(),
+            opcode: (self.opcode as u64).to_bits(),
+            qpn: self.qpn.to_bits(),
+            psn: self.psn.to_bits(),
+            pkey: self.pkey.to_bits(),
+            ack_req: self.ack,
+            solicited: self.psn & 1 != 0,
+            pad: self.pad.unwrap_or(self.payload.wrapping_neg() & 3).to_bits(),
+            va: self.va.to_bits(),
+            rkey: self.rkey.to_bits(),
+            dma_len: self.dma_len.to_bits(),
+            imm: (self.psn ^ 0x55aa_0000).to_bits(),
+            sip: self.sip.to_bits(),
+            vlan: (self.psn & 0xfff).to_bits(),
+            ..Default::default()
+        }
+    }
+}
+
+/// A receive side in plain numbers: what the rules say, written down a second time.
+#[derive(Clone, Debug, Default)]
+struct Reference {
+    qpn: u64,
+    state: u8,
+    generation: u64,
+    mtu: u64,
+    pd: u64,
+    cqn: u64,
+    max_reads: u64,
+    timer: u64,
+    access: u8,
+    psn: u64,
+    msn: u64,
+    /// Opcode class under way, bytes so far, address, key, DMA length.
+    message: Option<(bool, u64, u64, u64, u64)>,
+    nak: bool,
+    halted: bool,
+    reads: Vec<(u64, u64, u64, u64)>,
+    /// READs that the response engine has answered; all of them when `None`.
+    answered: Option<u64>,
+    posted: u64,
+    consumer: u64,
+    wqes: Vec<[(u64, u64, u64); 4]>,
+}
+
+const M24: u64 = 0xff_ffff;
+
+impl Reference {
+    fn op(&self, p: &Packet) -> RxOp {
+        RxOp {
+            qpn: p.qp().to_bits(),
+            generation: self.generation.to_bits(),
+            last: true,
+            rows: p.rows.to_bits(),
+            ..Default::default()
+        }
+    }
+    fn ack(&self, p: &Packet, psn: u64, syndrome: u64) -> RxOp {
+        let mut op = self.op(p);
+        op.reply.ack = true;
+        op.reply.psn = (psn & M24).to_bits();
+        op.reply.msn = self.msn.to_bits();
+        op.reply.syndrome = syndrome.to_bits();
+        op
+    }
+    fn complete(&mut self, op: &mut RxOp, p: &Packet, status: u8, opcode: u8, length: u64) {
+        op.completion = Completion {
+            valid: true,
+            cqn: self.cqn.to_bits(),
+            qpn: p.qp().to_bits(),
+            generation: self.generation.to_bits(),
+            status: (status as u64).to_bits(),
+            opcode: (opcode as u64).to_bits(),
+            wqe_index: (self.consumer & 0xffff).to_bits(),
+            blocks: 1u64.to_bits(),
+            length: length.to_bits(),
+            imm: p.meta().imm,
+            solicited: p.meta().solicited,
+            vlan: p.meta().vlan,
+            ..Default::default()
+        };
+        self.consumer += 1;
+    }
+    fn fail(&mut self, p: &Packet, why: u8) -> (usize, Vec<RxOp>) {
+        let mut op = self.ack(p, p.psn, 0x61);
+        if matches!(self.message, Some((true, ..))) || why == cause::RECEIVE_TOO_SHORT {
+            let status = if why == cause::RECEIVE_TOO_SHORT { wc::LOC_LEN } else { wc::REM_INV_REQ };
+            self.complete(&mut op, p, status, recv_op::RECV, 0);
+        }
+        op.completion.cause = (why as u64).to_bits();
+        self.halted = true;
+        (counter::RX_INVALID_REQUEST, vec![op])
+    }
+    fn scatter(&self, p: &Packet, offset: u64) -> Option<Vec<RxOp>> {
+        let wqe = self.wqes[self.consumer as usize];
+        let (mut at, mut want, mut buf, mut ops) = (offset, p.payload, p.buf, vec![]);
+        if offset + want > wqe.iter().map(|s| s.2).sum::<u64>() {
+            return None;
+        }
+        while want > 0 {
+            let mut begin = 0;
+            let sge = wqe.iter().find(|s| {
+                begin += s.2;
+                at < begin
+            });
+            let (va, key, len) = sge.unwrap();
+            let n = want.min(begin - at);
+            let mut op = self.op(p);
+            op.write = true;
+            op.key = key.to_bits();
+            op.va = (va + len - (begin - at)).to_bits();
+            op.len = n.to_bits();
+            op.span = n.to_bits();
+            op.buf = (buf & 0xfffff).to_bits();
+            op.pd = self.pd.to_bits();
+            op.need = (access::LOCAL_WRITE as u64).to_bits();
+            op.last = n == want;
+            (at, want, buf) = (at + n, want - n, buf + n);
+            ops.push(op);
+        }
+        if ops.is_empty() {
+            ops.push(self.op(p));
+        }
+        Some(ops)
+    }
+    /// Verdict and ops of a packet.
+    fn receive(&mut self, p: &Packet) -> (usize, Vec<RxOp>) {
+        let drop = vec![self.op(p)];
+        let may = [qp_state::RTR, qp_state::RTS, qp_state::SQD].contains(&self.state) && !self.halted;
+        if p.raw {
+            if !may || self.posted == self.consumer {
+                return (counter::RX_RAW_DROPPED, drop);
+            }
+            let Some(mut ops) = self.scatter(p, 0) else { return (counter::RX_RAW_DROPPED, drop) };
+            self.complete(ops.last_mut().unwrap(), p, 0, recv_op::RECV, p.payload);
+            return (counter::RX_RAW, ops);
+        }
+        if p.opcode == 0x81 {
+            return (counter::RX_CNP, drop);
+        }
+        if !may || p.qpn == 0 {
+            return (counter::RX_QP_STATE, drop);
+        }
+        if p.opcode >> 5 != 0 {
+            return (counter::RX_QP_TYPE, drop);
+        }
+        if p.sip != PEER {
+            return (counter::RX_QP_PEER, drop);
+        }
+        // The row has 0x7fff, a partial member: the packet must be from a full one.
+        if p.pkey != 0xffff {
+            return (counter::RX_PKEY, drop);
+        }
+        let ahead = (p.psn.wrapping_sub(self.psn)) & M24;
+        if ahead != 0 && ahead < 1 << 23 {
+            let nak = self.ack(p, self.psn, 0x60);
+            let first = !std::mem::replace(&mut self.nak, true);
+            return (counter::RX_OUT_OF_SEQUENCE, if first { vec![nak] } else { drop });
+        }
+        let is_send = p.opcode <= op::SEND_ONLY_IMM;
+        let is_write = (op::WRITE_FIRST..=op::WRITE_ONLY_IMM).contains(&p.opcode);
+        let is_read = p.opcode == op::READ_REQUEST;
+        if ahead != 0 {
+            let mut op = self.op(p);
+            if is_read {
+                let recent = self.reads.len().min(16);
+                for (i, &(psn, va, rkey, len)) in self.reads.iter().enumerate().rev().take(recent) {
+                    let gap = (p.psn.wrapping_sub(psn) & M24) * self.mtu;
+                    let matches = (gap == 0 || gap < len) && p.va == va + gap && p.rkey == rkey;
+                    if matches && p.dma_len == len - gap {
+                        op.reply.read = true;
+                        op.reply.again = true;
+                        op.reply.psn = p.psn.to_bits();
+                        op.reply.slot = ((i & 15) as u64).to_bits();
+                        break;
+                    }
+                }
+            } else if is_send || is_write {
+                op = self.ack(p, self.psn + M24, 0x1f);
+            }
+            return (counter::RX_DUPLICATE, vec![op]);
+        }
+        let first = [op::SEND_FIRST, op::WRITE_FIRST].contains(&p.opcode);
+        let middle = [op::SEND_MIDDLE, op::WRITE_MIDDLE].contains(&p.opcode);
+        let only = [op::SEND_ONLY, op::SEND_ONLY_IMM, op::WRITE_ONLY, op::WRITE_ONLY_IMM].contains(&p.opcode);
+        let imm = [op::SEND_LAST_IMM, op::SEND_ONLY_IMM, op::WRITE_LAST_IMM, op::WRITE_ONLY_IMM].contains(&p.opcode);
+        let opens = first || only || is_read;
+        let closes = !first && !middle;
+        let fits_sequence = match self.message {
+            None => opens,
+            Some((true, ..)) => is_send && !opens,
+            Some((false, ..)) => is_write && !opens,
+        };
+        if !(is_send || is_write || is_read) || !fits_sequence {
+            return self.fail(p, cause::INVALID_REQUEST);
+        }
+        if is_write && self.access & access::REMOTE_WRITE == 0 || is_read && self.access & access::REMOTE_READ == 0 {
+            return self.fail(p, cause::QP_ACCESS);
+        }
+        let waiting = self.answered.map_or(0, |n| self.reads.len() as u64 - n);
+        if is_read && waiting >= self.max_reads {
+            return self.fail(p, cause::TOO_MANY_READS);
+        }
+        if (is_send || imm) && self.posted == self.consumer {
+            self.nak = true;
+            return (counter::RX_RNR, vec![self.ack(p, p.psn, 0x20 | self.timer)]);
+        }
+        let (_, done, va, rkey, total) = self.message.unwrap_or((is_send, 0, p.va, p.rkey, p.dma_len));
+        let left = total.wrapping_sub(done);
+        let good = (p.payload + p.pad.unwrap_or(p.payload.wrapping_neg() & 3)).is_multiple_of(4)
+            && (is_send || total <= 1 << 31)
+            && if is_read {
+                p.payload == 0
+            } else if closes {
+                p.payload <= self.mtu && (only || p.payload > 0) && (is_send || p.payload == left)
+            } else {
+                p.payload == self.mtu && (is_send || p.payload < left)
+            };
+        if !good {
+            return self.fail(p, cause::INVALID_REQUEST);
+        }
+        let mut ops = if is_send {
+            match self.scatter(p, done) {
+                Some(ops) => ops,
+                None => return self.fail(p, cause::RECEIVE_TOO_SHORT),
+            }
+        } else {
+            let mut op = self.op(p);
+            if is_write && p.payload > 0 {
+                op.write = true;
+                op.key = rkey.to_bits();
+                op.va = va.to_bits();
+                op.len = p.payload.to_bits();
+                op.span = if opens { p.dma_len } else { p.payload }.to_bits();
+                op.buf = p.buf.to_bits();
+                op.pd = self.pd.to_bits();
+                op.need = (access::REMOTE_WRITE as u64).to_bits();
+            }
+            vec![op]
+        };
+        self.nak = false;
+        self.message = (!closes).then_some((is_send, done + p.payload, va + p.payload, rkey, total));
+        self.msn = (self.msn + closes as u64) & M24;
+        let last = ops.last_mut().unwrap();
+        if is_read {
+            last.reply.read = true;
+            last.reply.psn = p.psn.to_bits();
+            last.reply.msn = self.msn.to_bits();
+            last.reply.slot = ((self.reads.len() & 15) as u64).to_bits();
+            self.reads.push((p.psn, p.va, p.rkey, p.dma_len));
+            self.psn = (self.psn + p.dma_len.div_ceil(self.mtu).max(1)) & M24;
+        } else {
+            if p.ack {
+                last.reply = self.ack(p, p.psn, 0x1f).reply;
+            }
+            self.psn = (self.psn + 1) & M24;
+        }
+        if closes && (is_send || imm) {
+            let opcode = match (is_send, imm) {
+                (true, false) => recv_op::RECV,
+                (true, true) => recv_op::RECV_IMM,
+                _ => recv_op::RECV_WRITE_IMM,
+            };
+            let mut op = ops.pop().unwrap();
+            self.complete(&mut op, p, 0, opcode, done + p.payload);
+            ops.push(op);
+        }
+        (counter::RX_ACCEPTED, ops)
+    }
+}
+
+/// The blocks around the responder.
+struct Around {
+    view: ReadPort<[u64; 1]>,
+    rq: ReadPort<[u64; 2]>,
+    reads: ReadPort<[u64; 1]>,
+    qps: Vec<Reference>,
+    fetched: Vec<u64>,
+    rng: ChaCha8Rng,
+    counts: BTreeMap<usize, u64>,
+    consumed: BTreeMap<u64, u64>,
+    resources: BTreeMap<u64, (u64, u64)>,
+    reads_seen: BTreeMap<u64, u64>,
+}
+
+impl Around {
+    fn new(m: &Model, qps: &[Reference], seed: u64) -> Self {
+        Around {
+            view: ReadPort::new(m, "view_re", ["view_addr"], &["view"]),
+            rq: ReadPort::new(m, "rq_re", ["rq_queue", "rq_index"], &["rq_block", "rq_view"]),
+            reads: ReadPort::new(m, "reads_re", ["reads_addr"], &["reads"]),
+            qps: qps.to_vec(),
+            fetched: vec![0; qps.len()],
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            counts: BTreeMap::new(),
+            consumed: BTreeMap::new(),
+            resources: BTreeMap::new(),
+            reads_seen: BTreeMap::new(),
+        }
+    }
+}
+
+impl Actor for Around {
+    fn drive(&mut self, m: &mut Model) {
+        let q = self.rng.random_range(0..self.qps.len());
+        if self.fetched[q] < self.qps[q].posted {
+            self.fetched[q] += 1;
+        }
+        let Around { view, rq, reads, qps, fetched, reads_seen, .. } = self;
+        view.drive(m, |[q]| {
+            let (state, generation) =
+                qps.get(q as usize).map_or((0, 0), |r: &Reference| (r.state as u64, r.generation));
+            vec![bytes_of(QpView { state: state.to_bits(), generation: generation.to_bits() })]
+        });
+        rq.drive(m, |[q, index]| {
+            let Some(r) = qps.get(q as usize) else { return vec![vec![0; 64], vec![0; 4]] };
+            let mut block = vec![0xee; 64];
+            if index < fetched[q as usize] {
+                block.clear();
+                for (va, key, len) in r.wqes[index as usize] {
+                    block.extend(va.to_le_bytes());
+                    block.extend((key as u32).to_le_bytes());
+                    block.extend((len as u32).to_le_bytes());
+                }
+            }
+            let view = QueueView { posted: r.posted.to_bits(), fetched: fetched[q as usize].to_bits() };
+            vec![block, bytes_of(view)]
+        });
+        reads.drive(m, |[q]| {
+            let all = reads_seen.get(&q).copied().unwrap_or(0);
+            vec![vec![qps.get(q as usize).map_or(0, |r| r.answered.unwrap_or(all)) as u8]]
+        });
+        m.set("consume.ready", 1);
+    }
+    fn observe(&mut self, m: &Model) {
+        self.view.observe(m);
+        self.rq.observe(m);
+        self.reads.observe(m);
+        let bits = m.get("count");
+        (0..64).filter(|k| bits >> k & 1 != 0).for_each(|k| *self.counts.entry(k).or_default() += 1);
+        if m.bit("consume.valid") {
+            let data = fields_of::<QueueIndex>(m.bytes("consume.data"));
+            let get = |k: &str| data.get(k).copied().unwrap_or(0) as u64;
+            self.consumed.insert(get("queue"), get("index"));
+        }
+        if m.bit("res_we") {
+            let data = fields_of::<ReadResource>(m.bytes("res"));
+            let get = |k: &str| data.get(k).copied().unwrap_or(0) as u64;
+            self.resources.insert(m.get("res_addr"), (get("psn"), get("msn")));
+            *self.reads_seen.entry(m.get("res_addr") / 16).or_default() += 1;
+        }
+    }
+    fn done(&self) -> bool {
+        true
+    }
+    fn status(&self) -> String {
+        "surroundings".into()
+    }
+}
+
+/// What counts of an op: fields that mean nothing in it are cleared.
+fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
+    let has = |k: &str| map.contains_key(k);
+    let (write, last) = (has("write"), has("last"));
+    let (ack, read, valid) = (last && has("reply.ack"), last && has("reply.read"), last && has("completion.valid"));
+    let bad = has("completion.status");
+    map.clone()
+        .into_iter()
+        .filter(|(k, _)| match k.as_str() {
+            "qpn" | "write" | "last" => true,
+            "generation" => write || ack || read || valid,
+            "key" | "va" | "len" | "span" | "buf" | "pd" | "need" => write,
+            "rows" => last,
+            "reply.ack" | "reply.read" => last,
+            "reply.psn" => ack || read,
+            "reply.msn" | "reply.syndrome" => ack,
+            "reply.slot" | "reply.again" => read,
+            "completion.cause" => last,
+            "completion.length" | "completion.opcode" => valid && !bad,
+            "completion.imm" | "completion.vlan" | "completion.solicited" => valid && !bad,
+            k if k.starts_with("completion.") => valid,
+            _ => false,
+        })
+        .collect()
+}
+
+fn row(r: &Reference) -> [u8; 64] {
+    let mut row = [0; 64];
+    let code = (r.mtu / 256).trailing_zeros() as u64 + 1;
+    for (field, value) in [
+        (qp_recv::TYPE, 0),
+        (qp_recv::MTU, code),
+        (qp_recv::LOAD, 1),
+        (qp_recv::PD, r.pd),
+        (qp_recv::CQN, r.cqn),
+        (qp_recv::PSN, r.psn),
+        (qp_recv::MAX_DEST_READS, r.max_reads),
+        (qp_recv::MIN_RNR_TIMER, r.timer),
+        (qp_recv::ACCESS, r.access as u64),
+        (qp_recv::PKEY, 0x7fff),
+        (qp_recv::SIP_LOW, PEER),
+    ] {
+        put(&mut row, field, value);
+    }
+    row
+}
+
+/// Runs packets through the responder and compares everything with the references. Gives back cycles, counters.
+fn check(
+    m: &mut Model,
+    qps: &mut [Reference],
+    packets: &[Packet],
+    stall: Stall,
+    seed: u64,
+) -> (u64, BTreeMap<usize, u64>) {
+    m.reset();
+    for (q, r) in qps.iter().enumerate() {
+        write_row(m, id::QP_RECV, q as u64, &row(r));
+    }
+    let mut around = Around::new(m, qps, seed);
+    if stall == Stall::Never {
+        around.fetched = qps.iter().map(|r| r.posted).collect();
+    }
+    let mut source = Source::new(m, "meta", stall, seed);
+    let mut sink = Sink::new(m, "op", stall, seed + 1);
+    let mut expected = vec![];
+    let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
+    for p in packets {
+        let mut beat = source.beat();
+        beat.set_bytes("data", &bytes_of(p.meta()));
+        source.push(beat);
+        let n = qps.len();
+        let (verdict, ops) = match qps.get_mut(p.qp() as usize).filter(|_| p.raw || (p.qpn as usize) < n) {
+            Some(r) => r.receive(p),
+            None if p.opcode == 0x81 => (counter::RX_CNP, vec![Reference::default().op(p)]),
+            None => (counter::RX_QP_STATE, vec![Reference::default().op(p)]),
+        };
+        *counts.entry(verdict).or_default() += 1;
+        expected.extend(ops.into_iter().map(|op| (op, p.clone(), verdict)));
+    }
+    sink.expect(expected.len() as u64);
+    let start = m.cycle();
+    bench::run(m, &mut [&mut source, &mut sink, &mut around], 200 * packets.len() as u64 + 10_000);
+    let cycles = m.cycle() - start - 32;
+    for (i, (op, p, verdict)) in expected.into_iter().enumerate() {
+        let got = sink.pop().unwrap();
+        let got = essence(fields_of::<RxOp>(&got.bytes("data")));
+        let name = counter::NAMES[verdict].0;
+        assert_eq!(got, essence(fields_of::<RxOp>(&bytes_of(op))), "op {i}, seed {seed}, {name}: {p:x?}");
+    }
+    assert!(sink.is_empty());
+    assert_eq!(around.counts, counts, "verdicts, seed {seed}");
+    for (q, r) in qps.iter().enumerate() {
+        assert_eq!(around.consumed.get(&(q as u64)).copied().unwrap_or(0), r.consumer, "consumer of {q}, seed {seed}");
+        let from = r.reads.len().saturating_sub(16);
+        for (i, read) in r.reads.iter().enumerate().skip(from) {
+            assert_eq!(around.resources[&(q as u64 * 16 + i as u64 % 16)].0, read.0, "READ resource of {q}");
+        }
+        let psn = qp_recv::PSN.get(&read_row(m, id::QP_RECV, q as u64));
+        assert_eq!(psn, r.psn, "expected PSN of {q} as the table bus reads it");
+    }
+    (cycles, counts)
+}
+
+fn model() -> Model {
+    Model::of(|| Responder::new(QPS), options()).unwrap()
+}
+
+fn qp(qpn: u64) -> Reference {
+    Reference {
+        qpn,
+        state: qp_state::RTS,
+        generation: qpn + 7,
+        mtu: 1024,
+        pd: 0x100 + qpn,
+        cqn: 0x20 + qpn,
+        max_reads: 4,
+        timer: 12,
+        access: access::REMOTE_WRITE | access::REMOTE_READ,
+        psn: 100,
+        ..Default::default()
+    }
+}
+
+fn qps() -> Vec<Reference> {
+    (0..QPS as u64).map(qp).collect()
+}
+
+/// Adds `n` receive WQEs of random SGEs that hold `bytes` on average.
+fn post(r: &mut Reference, n: usize, bytes: u64, rng: &mut ChaCha8Rng) {
+    for _ in 0..n {
+        let mut wqe = [(0, 0, 0); 4];
+        for sge in wqe.iter_mut().take(rng.random_range(1..=4)) {
+            let len = if rng.random_bool(0.2) { 0 } else { rng.random_range(1..=bytes) };
+            *sge = (rng.random::<u64>() >> 1, rng.random::<u32>() as u64, len);
+        }
+        r.wqes.push(wqe);
+    }
+    r.posted += n as u64;
+}
+
+/// A packet that the QP might well get next.
+fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
+    let mut p = Packet::new(r.qpn, 0, r.psn);
+    p.ack = rng.random_bool(0.5);
+    (p.buf, p.rows) = (rng.random_range(0..1 << 20), rng.random_range(1..80));
+    let imm = rng.random_bool(0.3) as u8;
+    match r.message {
+        Some((true, ..)) => {
+            let last = rng.random_bool(0.5);
+            p.opcode = if last { op::SEND_LAST + imm } else { op::SEND_MIDDLE };
+            p.payload = if last { rng.random_range(1..=r.mtu) } else { r.mtu };
+        }
+        Some((false, done, _, _, total)) => {
+            let last = total - done <= r.mtu;
+            p.opcode = if last { op::WRITE_LAST + imm } else { op::WRITE_MIDDLE };
+            p.payload = (total - done).min(r.mtu);
+        }
+        None => {
+            p = p.reth(rng.random::<u64>() >> 1, rng.random::<u32>() as u64, 0);
+            p.opcode = match rng.random_range(0..5) {
+                0 => op::SEND_FIRST,
+                1 => op::SEND_ONLY + imm,
+                2 => op::WRITE_FIRST,
+                3 => op::WRITE_ONLY + imm,
+                _ => op::READ_REQUEST,
+            };
+            p.payload = match p.opcode {
+                op::SEND_FIRST | op::WRITE_FIRST => r.mtu,
+                op::READ_REQUEST => 0,
+                _ => [0, 1, r.mtu, rng.random_range(0..=r.mtu)][rng.random_range(0..4)],
+            };
+            p.dma_len = match p.opcode {
+                op::WRITE_FIRST => r.mtu + rng.random_range(1..=3 * r.mtu),
+                op::READ_REQUEST => rng.random::<u64>() >> 33 >> rng.random_range(0..31),
+                _ => p.payload,
+            };
+        }
+    }
+    p
+}
+
+#[test]
+fn random_sequences_match_the_reference() {
+    let mut m = model();
+    let mut total: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in 0..verilate::scale(24) as u64 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut qps = qps();
+        for r in &mut qps {
+            r.mtu = 256 << rng.random_range(0..5);
+            r.psn = [0, 1, M24, M24 - 3, 1 << 23, rng.random::<u64>() & M24][rng.random_range(0..6)];
+            r.max_reads = rng.random_range(0..=16);
+            r.answered = rng.random_bool(0.2).then_some(0);
+            if rng.random_bool(0.1) {
+                r.access = rng.random_range(0..16);
+            }
+            if rng.random_bool(0.1) {
+                r.state = rng.random_range(0..8);
+            }
+            let (n, size) = (rng.random_range(0..60), [64, r.mtu, 16 * r.mtu, 16 * r.mtu][rng.random_range(0..4)]);
+            post(r, n, size, &mut rng);
+        }
+        // What to send follows a copy of the reference, so that most packets make sense.
+        let mut shadow = qps.clone();
+        let packets: Vec<Packet> = (0..800)
+            .map(|_| {
+                let q = rng.random_range(0..QPS);
+                let r = &shadow[q];
+                let mut p = next(r, &mut rng);
+                if rng.random_bool(0.03) && !r.reads.is_empty() {
+                    // A READ once more, from somewhere within it.
+                    let from = r.reads.len().saturating_sub(18);
+                    let (psn, va, rkey, len) = r.reads[rng.random_range(from..r.reads.len())];
+                    let skip = rng.random_range(0..len.div_ceil(r.mtu).max(1));
+                    p.opcode = op::READ_REQUEST;
+                    p.psn = (psn + skip) & M24;
+                    p = p.payload(0).reth(va + skip * r.mtu, rkey, len - skip * r.mtu);
+                }
+                if rng.random_bool(0.06) {
+                    match rng.random_range(0..12) {
+                        0 | 1 => p.psn = (p.psn + rng.random_range(1..5)) & M24,
+                        2 | 3 => p.psn = (p.psn.wrapping_sub(rng.random_range(1..5))) & M24,
+                        4 => p.psn = (p.psn + (1 << 23)) & M24,
+                        5 => p.opcode = rng.random_range(0..0x1f),
+                        6 => p.payload = rng.random_range(0..5000),
+                        7 => p.dma_len += rng.random_range(1..3),
+                        8 => p.pkey = [0, 0x7fff, 0x8001][rng.random_range(0..3)],
+                        9 => p.sip ^= 1,
+                        10 => p.pad = Some(rng.random_range(0..4)),
+                        _ => p.opcode |= 0x20 * rng.random_range(0..8u8),
+                    }
+                }
+                if p.qpn == 0 {
+                    p.raw = rng.random_bool(0.9);
+                }
+                if rng.random_bool(0.01) {
+                    p.qpn = rng.random_range(0..1 << 24);
+                }
+                // Opcodes of responses do not come here.
+                if !p.raw && crate::transport::opcode::is_response((p.opcode as u64).to_bits()) {
+                    p.opcode = op::SEND_ONLY;
+                }
+                if let Some(r) = shadow.get_mut(if p.raw { 0 } else { p.qpn as usize }) {
+                    r.receive(&p);
+                }
+                p
+            })
+            .collect();
+        let stall = [Stall::Never, Stall::Random, Stall::Rate(0.3)][seed as usize % 3];
+        let (_, counts) = check(&mut m, &mut qps, &packets, stall, seed);
+        counts.iter().for_each(|(k, n)| *total.entry(counter::NAMES[*k].0).or_default() += n);
+    }
+    println!("{total:?}");
+}
+
+/// An op in words: what a table of rules can be compared with.
+fn words(op: &RxOp) -> String {
+    let mut text = vec![];
+    if op.write {
+        let key = op.key.to_u64();
+        text.push(format!("write {:x} {} of {} key {key:x}", op.va.to_u64(), op.len.to_u64(), op.span.to_u64()));
+    }
+    if !op.last {
+        text.push("more".into());
+        return text.join(", ");
+    }
+    let (r, c) = (op.reply, op.completion);
+    if r.ack {
+        text.push(format!("reply {:x} psn {} msn {}", r.syndrome.to_u64(), r.psn.to_u64(), r.msn.to_u64()));
+    }
+    if r.read {
+        let again = if r.again { " again" } else { "" };
+        text.push(format!("read slot {} psn {}{again}", r.slot.to_u64(), r.psn.to_u64()));
+    }
+    if c.valid {
+        let (status, len) = (c.status.to_u64(), c.length.to_u64());
+        text.push(format!("cqe {:x} status {status} wqe {} length {len}", c.opcode.to_u64(), c.wqe_index.to_u64()));
+    }
+    if c.cause.any() {
+        text.push(format!("end {}", cause::NAMES[c.cause.to_u64() as usize].0));
+    }
+    if text.is_empty() { "nothing".into() } else { text.join(", ") }
+}
+
+/// One QP, some packets, and what each must lead to. The hardware is compared with the reference, and the reference
+/// with the words: neither can be wrong alone.
+fn rule(setup: impl FnOnce(&mut Reference), script: &[(Packet, &str)]) {
+    let mut qps = qps();
+    // Two WQEs: 1,500 bytes in two SGEs around an empty one, and 100 bytes.
+    qps[1].wqes = vec![
+        [(0x1000, 0x11, 1000), (0, 0, 0), (0x8000, 0x22, 500), (0, 0, 0)],
+        [(0x9000, 0x33, 100), (0, 0, 0), (0, 0, 0), (0, 0, 0)],
+    ];
+    qps[1].posted = 2;
+    setup(&mut qps[1]);
+    let mut twin = qps[1].clone();
+    for (i, (p, want)) in script.iter().enumerate() {
+        let got: Vec<String> = twin.receive(p).1.iter().map(words).collect();
+        assert_eq!(got.join("; "), *want, "packet {i}: {p:?}");
+    }
+    let packets: Vec<Packet> = script.iter().map(|(p, _)| p.clone()).collect();
+    for (seed, stall) in [Stall::Never, Stall::Random].into_iter().enumerate() {
+        check(&mut model(), &mut qps.clone(), &packets, stall, seed as u64);
+    }
+}
+
+fn p(opcode: u8, psn: u64) -> Packet {
+    Packet::new(1, opcode, psn)
+}
+fn write_only(psn: u64) -> Packet {
+    p(op::WRITE_ONLY, psn).payload(4).reth(0x5000, 0x77, 4)
+}
+const WRITTEN: &str = "write 5000 4 of 4 key 77, ";
+
+#[test]
+fn a_future_psn_is_answered_once() {
+    rule(
+        |_| (),
+        &[
+            (write_only(102), "reply 60 psn 100 msn 0"),
+            (write_only(103), "nothing"),
+            (write_only(100), "write 5000 4 of 4 key 77, reply 1f psn 100 msn 1"),
+            (write_only(104), "reply 60 psn 101 msn 1"),
+        ],
+    );
+}
+
+#[test]
+fn half_of_the_psn_space_counts_as_duplicate() {
+    rule(
+        |_| (),
+        &[
+            (write_only(100 + (1 << 23)), "reply 1f psn 99 msn 0"),
+            (write_only(99 + (1 << 23)), "reply 60 psn 100 msn 0"),
+        ],
+    );
+}
+
+#[test]
+fn a_duplicate_is_acknowledged_again_and_not_executed() {
+    rule(
+        |_| (),
+        &[
+            (write_only(100), &format!("{WRITTEN}reply 1f psn 100 msn 1")),
+            (write_only(101), &format!("{WRITTEN}reply 1f psn 101 msn 2")),
+            (write_only(100), "reply 1f psn 101 msn 2"),
+            (p(op::SEND_ONLY, 101).payload(4), "reply 1f psn 101 msn 2"),
+        ],
+    );
+}
+
+#[test]
+fn a_duplicate_read_is_executed_again_if_it_is_the_rest_of_a_saved_one() {
+    let read = |psn, va, len| p(op::READ_REQUEST, psn).reth(va, 0x66, len);
+    rule(
+        |_| (),
+        &[
+            (read(100, 0x5000, 3000), "read slot 0 psn 100"),
+            (read(103, 0x6000, 0), "read slot 1 psn 103"),
+            (write_only(104), &format!("{WRITTEN}reply 1f psn 104 msn 3")),
+            (read(100, 0x5000, 3000), "read slot 0 psn 100 again"),
+            (read(102, 0x5800, 3000 - 2048), "read slot 0 psn 102 again"),
+            (read(102, 0x5800, 100), "nothing"),
+            (read(102, 0x5801, 3000 - 2048), "nothing"),
+            (read(103, 0x6000, 0), "read slot 1 psn 103 again"),
+            (read(99, 0x5000, 3000), "nothing"),
+        ],
+    );
+}
+
+#[test]
+fn a_read_takes_one_psn_per_mtu() {
+    let read = |psn, len| p(op::READ_REQUEST, psn).reth(0x5000, 0x66, len);
+    rule(
+        |r| r.psn = 0xfffffe,
+        &[
+            (read(0xfffffe, 0), "read slot 0 psn 16777214"),
+            (read(0xffffff, 1024), "read slot 1 psn 16777215"),
+            (read(0, 1025), "read slot 2 psn 0"),
+            (write_only(2), &format!("{WRITTEN}reply 1f psn 2 msn 4")),
+        ],
+    );
+}
+
+#[test]
+fn middles_fill_the_mtu_and_the_sum_is_the_dma_length() {
+    let first = || p(op::WRITE_FIRST, 100).payload(1024).reth(0x5000, 0x77, 2049);
+    let begin = "write 5000 1024 of 2049 key 77, reply 1f psn 100 msn 0";
+    let middle = "write 5400 1024 of 1024 key 77, reply 1f psn 101 msn 0";
+    let end = "reply 61 psn 102 msn 0, end INVALID_REQUEST";
+    let good = "write 5800 1 of 1 key 77, reply 1f psn 102 msn 1";
+    for (n, want) in [(1, good), (0, end), (2, end)] {
+        let last = p(op::WRITE_LAST, 102).payload(n);
+        rule(|_| (), &[(first(), begin), (p(op::WRITE_MIDDLE, 101).payload(1024), middle), (last, want)]);
+    }
+    let end = "reply 61 psn 101 msn 0, end INVALID_REQUEST";
+    rule(|_| (), &[(first(), begin), (p(op::WRITE_MIDDLE, 101).payload(1020), end), (write_only(101), "nothing")]);
+    let end = "reply 61 psn 100 msn 0, end INVALID_REQUEST";
+    rule(|_| (), &[(p(op::WRITE_FIRST, 100).payload(1020).reth(0x5000, 1, 2049), end)]);
+    rule(|_| (), &[(p(op::WRITE_FIRST, 100).payload(1024).reth(0x5000, 1, 1024), end)]);
+    rule(|_| (), &[(p(op::WRITE_ONLY, 100).payload(1028).reth(0x5000, 1, 1028), end)]);
+    rule(|_| (), &[(p(op::WRITE_ONLY, 100).payload(4).reth(0x5000, 1, 5), end)]);
+    rule(|_| (), &[(p(op::READ_REQUEST, 100).reth(0x5000, 1, (1 << 31) + 1), end)]);
+    let mut odd = write_only(100);
+    odd.pad = Some(1);
+    rule(|_| (), &[(odd, end)]);
+}
+
+#[test]
+fn opcodes_follow_each_other() {
+    let end = "reply 61 psn 101 msn 0, end INVALID_REQUEST";
+    let first = || p(op::WRITE_FIRST, 100).payload(1024).reth(0x5000, 0x77, 2048);
+    let begin = "write 5000 1024 of 2048 key 77, reply 1f psn 100 msn 0";
+    for wrong in [write_only(101), p(op::SEND_LAST, 101).payload(4), p(op::READ_REQUEST, 101).reth(0, 0, 4)] {
+        rule(|_| (), &[(first(), begin), (wrong, end), (p(op::WRITE_LAST, 101).payload(1024), "nothing")]);
+    }
+    for wrong in [op::SEND_MIDDLE, op::SEND_LAST, op::WRITE_MIDDLE, op::WRITE_LAST, op::COMPARE_SWAP, 0x1f] {
+        rule(|_| (), &[(p(wrong, 100).payload(1024), "reply 61 psn 100 msn 0, end INVALID_REQUEST")]);
+    }
+}
+
+#[test]
+fn an_error_within_a_send_completes_its_wqe() {
+    rule(
+        |_| (),
+        &[
+            (p(op::SEND_FIRST, 100).payload(1024), SCATTERED),
+            (write_only(101), "reply 61 psn 101 msn 0, cqe 80 status 9 wqe 0 length 0, end INVALID_REQUEST"),
+        ],
+    );
+}
+const SCATTERED: &str = "write 1000 1000 of 1000 key 11, more; write 8000 24 of 24 key 22, reply 1f psn 100 msn 0";
+
+#[test]
+fn a_send_is_scattered_and_completes_with_its_length() {
+    let mut last = p(op::SEND_LAST_IMM, 101).payload(400);
+    last.ack = false;
+    rule(
+        |_| (),
+        &[
+            (p(op::SEND_FIRST, 100).payload(1024), SCATTERED),
+            (last, "write 8018 400 of 400 key 22, cqe 81 status 0 wqe 0 length 1424"),
+            (
+                p(op::SEND_ONLY, 102).payload(100),
+                "write 9000 100 of 100 key 33, reply 1f psn 102 msn 2, cqe 80 status 0 wqe 1 length 100",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_send_longer_than_the_receive_is_an_invalid_request_and_a_length_error() {
+    let end = "reply 61 psn 101 msn 0, cqe 80 status 1 wqe 0 length 0, end RECEIVE_TOO_SHORT";
+    rule(
+        |_| (),
+        &[
+            (p(op::SEND_FIRST, 100).payload(1024), SCATTERED),
+            (p(op::SEND_LAST, 101).payload(477), end),
+            (p(op::SEND_ONLY, 102).payload(4), "nothing"),
+        ],
+    );
+}
+
+#[test]
+fn an_empty_receive_queue_is_answered_rnr_and_the_psn_stays() {
+    rule(
+        |r| r.posted = 1,
+        &[
+            (p(op::SEND_ONLY, 100).payload(0), "reply 1f psn 100 msn 1, cqe 80 status 0 wqe 0 length 0"),
+            (p(op::SEND_ONLY, 101).payload(4), "reply 2c psn 101 msn 1"),
+            (write_only(102), "nothing"),
+            (p(op::WRITE_ONLY_IMM, 101).payload(4).reth(0x5000, 0x77, 4), "reply 2c psn 101 msn 1"),
+            (write_only(101), &format!("{WRITTEN}reply 1f psn 101 msn 2")),
+        ],
+    );
+}
+
+#[test]
+fn a_write_with_immediate_takes_a_wqe_at_its_last_packet() {
+    rule(
+        |_| (),
+        &[
+            (
+                p(op::WRITE_FIRST, 100).payload(1024).reth(0x5000, 0x77, 1030),
+                "write 5000 1024 of 1030 key 77, reply 1f psn 100 msn 0",
+            ),
+            (
+                p(op::WRITE_LAST_IMM, 101).payload(6),
+                "write 5400 6 of 6 key 77, reply 1f psn 101 msn 1, cqe 82 status 0 wqe 0 length 1030",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn nothing_of_zero_length_names_a_key() {
+    rule(
+        |_| (),
+        &[
+            (p(op::WRITE_ONLY, 100).reth(0x5000, 0x77, 0), "reply 1f psn 100 msn 1"),
+            (
+                p(op::WRITE_ONLY_IMM, 101).reth(0x5000, 0x77, 0),
+                "reply 1f psn 101 msn 2, cqe 82 status 0 wqe 0 length 0",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn an_operation_that_the_qp_does_not_allow_is_an_invalid_request() {
+    let end = "reply 61 psn 100 msn 0, end QP_ACCESS";
+    rule(|r| r.access = access::REMOTE_READ, &[(write_only(100), end)]);
+    rule(|r| r.access = access::REMOTE_WRITE, &[(p(op::READ_REQUEST, 100).reth(0, 0, 4), end)]);
+}
+
+#[test]
+fn more_reads_than_offered_are_an_invalid_request() {
+    let read = |psn| p(op::READ_REQUEST, psn).reth(0x5000, 0x66, 4);
+    rule(
+        |r| (r.max_reads, r.answered) = (2, Some(0)),
+        &[
+            (read(100), "read slot 0 psn 100"),
+            (read(101), "read slot 1 psn 101"),
+            (read(102), "reply 61 psn 102 msn 2, end TOO_MANY_READS"),
+        ],
+    );
+}
+
+#[test]
+fn packets_of_others_are_dropped() {
+    let mut foreign = write_only(100);
+    foreign.sip ^= 1 << 31;
+    let mut key = write_only(100);
+    key.pkey = 0x7fff;
+    let mut uc = write_only(100);
+    uc.opcode |= abi::wire::transport::UC;
+    let good = format!("{WRITTEN}reply 1f psn 100 msn 1");
+    rule(|_| (), &[(foreign, "nothing"), (key, "nothing"), (uc, "nothing"), (write_only(100), &good)]);
+    for state in [qp_state::RESET, qp_state::INIT, qp_state::SQE, qp_state::ERR] {
+        rule(|r| r.state = state, &[(write_only(100), "nothing")]);
+    }
+    for state in [qp_state::RTR, qp_state::SQD] {
+        rule(|r| r.state = state, &[(write_only(100), &good)]);
+    }
+}
+
+#[test]
+fn a_packet_takes_at_most_five_cycles() {
+    let mut m = model();
+    let time = |m: &mut Model, make: &dyn Fn(u64) -> Packet| {
+        let mut qps = qps();
+        qps[1].wqes = vec![[(0x1000, 1, 4096), (0, 0, 0), (0, 0, 0), (0, 0, 0)]; 200];
+        qps[1].posted = 200;
+        qps[1].max_reads = 16;
+        let packets: Vec<Packet> = (0..200).map(|i| make(100 + i)).collect();
+        check(m, &mut qps, &packets, Stall::Never, 0).0
+    };
+    let mut cycles = |name: &str, most: u64, make: &dyn Fn(u64) -> Packet| {
+        let n = time(&mut m, make);
+        println!("{name}: {:.2} cycles per packet", n as f64 / 200.0);
+        assert!(n <= 200 * most + 20, "{name}: {n} cycles for 200 packets");
+    };
+    cycles("WRITE_ONLY", 4, &write_only);
+    cycles("READ", 4, &|psn| p(op::READ_REQUEST, psn).reth(0x5000, 1, 4));
+    cycles("duplicate", 4, &|_| write_only(50));
+    cycles("SEND_ONLY", 5, &|psn| p(op::SEND_ONLY, psn).payload(4));
+}

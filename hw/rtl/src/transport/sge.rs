@@ -1,0 +1,185 @@
+//! The walk over scatter/gather entries, for the responder, the completer and the requester.
+//!
+//! Where byte `offset` of a message lies is found anew each time, from the ends (prefix sums) of the four entries. So
+//! nothing is carried from packet to packet, and a retry may begin anywhere. Two steps, with a register between them:
+//!
+//! ```text
+//! cycle    0                1                 2
+//!          SGEs -> map      step -> stretch   next step (offset, want advanced) ...
+//! ```
+
+use hdl::prelude::*;
+
+/// Four SGEs, laid out for [`sge_step`]: where each ends in the message, its address less where it begins, its key.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct SgeMap {
+    /// Bytes of SGE 0.
+    pub end0: Bits<34>,
+    /// Bytes of SGEs 0 and 1.
+    pub end1: Bits<34>,
+    /// Bytes of SGEs 0 to 2.
+    pub end2: Bits<34>,
+    /// Bytes of all of them: the most that a message may have.
+    pub total: Bits<34>,
+    /// Address of SGE 0.
+    pub base0: Bits<64>,
+    /// Address that byte 0 of the message would have, were it in SGE 1.
+    pub base1: Bits<64>,
+    /// The same for SGE 2.
+    pub base2: Bits<64>,
+    /// The same for SGE 3.
+    pub base3: Bits<64>,
+    /// L_Keys, SGE 0 lowest.
+    pub keys: Bits<128>,
+}
+
+/// A stretch of memory within one SGE.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Stretch {
+    /// L_Key.
+    pub key: Bits<32>,
+    /// Virtual address.
+    pub va: Bits<64>,
+    /// Bytes: as many as are wanted, or up to the end of the SGE.
+    pub len: Bits<14>,
+    /// It is all that was wanted.
+    pub last: Bit,
+}
+
+/// Prefix sums over four SGEs of 16 bytes (`abi::queue::sge`), SGE 0 lowest.
+#[hdl_fn]
+pub fn sge_map(sges: Bits<512>) -> SgeMap {
+    let l0 = sges.get_bits::<32>(96).cast::<34>();
+    let l1 = sges.get_bits::<32>(224).cast::<34>();
+    let l2 = sges.get_bits::<32>(352).cast::<34>();
+    let l3 = sges.get_bits::<32>(480).cast::<34>();
+    let two = l0 + l1;
+    let three = two + l2;
+    SgeMap {
+        end0: l0,
+        end1: two,
+        end2: three,
+        total: two + (l2 + l3),
+        base0: sges.get_bits::<64>(0),
+        base1: sges.get_bits::<64>(128) - l0.cast::<64>(),
+        base2: sges.get_bits::<64>(256) - two.cast::<64>(),
+        base3: sges.get_bits::<64>(384) - three.cast::<64>(),
+        keys: cat!(
+            sges.get_bits::<32>(448),
+            sges.get_bits::<32>(320),
+            sges.get_bits::<32>(192),
+            sges.get_bits::<32>(64)
+        ),
+    }
+}
+
+/// The first stretch of the `want` bytes at byte `offset` of the message; `offset` must lie below `map.total`.
+#[hdl_fn]
+pub fn sge_step(map: SgeMap, offset: Bits<32>, want: Bits<14>) -> Stretch {
+    let at = offset.cast::<34>();
+    let in0 = at < map.end0;
+    let in1 = at < map.end1;
+    let in2 = at < map.end2;
+    let end = if in0 {
+        map.end0
+    } else if in1 {
+        map.end1
+    } else if in2 {
+        map.end2
+    } else {
+        map.total
+    };
+    let base = if in0 {
+        map.base0
+    } else if in1 {
+        map.base1
+    } else if in2 {
+        map.base2
+    } else {
+        map.base3
+    };
+    let key = if in0 {
+        map.keys.get_bits::<32>(0)
+    } else if in1 {
+        map.keys.get_bits::<32>(32)
+    } else if in2 {
+        map.keys.get_bits::<32>(64)
+    } else {
+        map.keys.get_bits::<32>(96)
+    };
+    let room = end - at;
+    let fits = want.cast::<34>() <= room;
+    Stretch { key, va: base + offset.cast::<64>(), len: if fits { want } else { room.get_bits::<14>(0) }, last: fits }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::kit::{bytes_of, options};
+    use rand::{RngExt, SeedableRng};
+    use verilate::Model;
+
+    #[derive(LogicBlock, Default)]
+    struct Walk {
+        pub sges: Signal<In, Bits<512>>,
+        pub offset: Signal<In, Bits<32>>,
+        pub want: Signal<In, Bits<14>>,
+        pub step: Signal<Out, Stretch>,
+        pub total: Signal<Out, Bits<34>>,
+    }
+    impl Logic for Walk {
+        #[kernel]
+        fn update(&mut self) {
+            let map = sge_map(self.sges.val());
+            self.total.next = map.total;
+            self.step.next = sge_step(map, self.offset.val(), self.want.val());
+        }
+    }
+
+    #[test]
+    fn stretches_follow_the_entries() {
+        let mut m = Model::of(Walk::default, options()).unwrap();
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+        for _ in 0..verilate::scale(2000) {
+            let sges: Vec<(u64, u32, u32)> = (0..4)
+                .map(|_| {
+                    let len = [0, 1, rng.random_range(0..5000), rng.random::<u32>() >> rng.random_range(0..32)];
+                    (rng.random::<u64>() >> 1, rng.random(), len[rng.random_range(0..4)])
+                })
+                .collect();
+            let mut block = vec![];
+            for (va, key, len) in &sges {
+                block.extend(va.to_le_bytes());
+                block.extend(key.to_le_bytes());
+                block.extend(len.to_le_bytes());
+            }
+            m.set_bytes("sges", &block);
+            let total: u64 = sges.iter().map(|s| s.2 as u64).sum();
+            if total == 0 {
+                continue;
+            }
+            let offset = rng.random_range(0..total.min(1 << 32));
+            let want = rng.random_range(1..=16383);
+            m.set("offset", offset);
+            m.set("want", want);
+            m.eval();
+            assert_eq!(m.get("total"), total);
+            let mut begin = 0;
+            let (i, at) = (0..4)
+                .find_map(|i| {
+                    let here = (offset >= begin && offset < begin + sges[i].2 as u64).then_some((i, offset - begin));
+                    begin += sges[i].2 as u64;
+                    here
+                })
+                .unwrap();
+            let room = sges[i].2 as u64 - at;
+            let want = Stretch {
+                key: sges[i].1.to_bits(),
+                va: (sges[i].0 + at).to_bits(),
+                len: want.min(room).to_bits(),
+                last: want <= room,
+            };
+            assert_eq!(m.bytes("step"), bytes_of(want), "offset {offset} of {sges:?}");
+        }
+    }
+}
