@@ -1,2 +1,3 @@
 //! Registers, table bus, QP state, mailbox, soft core, counters.
 pub mod qp_state;
+pub mod table_bus;

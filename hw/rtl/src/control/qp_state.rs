@@ -216,11 +216,11 @@ impl Logic for QpStates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::testing::{options, read_row, write_row};
+    use crate::queue::testing::{read_row, write_row};
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
     use verilate::{
-        Model,
+        Model, Options,
         bench::{self, Actor, Stall},
     };
 
@@ -238,7 +238,7 @@ mod tests {
         let seed = 3;
         println!("seed {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut m = Model::of(|| QpStates::new(QPS), options()).unwrap();
+        let mut m = Model::of(|| QpStates::new(QPS), Options::default()).unwrap();
         m.reset();
         let mut want = [(0u8, 0u8); QPS];
         for _ in 0..verilate::scale(500) {
@@ -267,7 +267,7 @@ mod tests {
         let seed = 5;
         println!("seed {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut m = Model::of(|| QpStates::new(QPS), options()).unwrap();
+        let mut m = Model::of(|| QpStates::new(QPS), Options::default()).unwrap();
         m.reset();
         for round in 0..verilate::scale(30) as u64 {
             let mut states = [0; QPS];
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_row_read_in_the_cycle_of_its_write_is_the_written_one() {
-        let mut m = Model::of(|| QpStates::new(QPS), options()).unwrap();
+        let mut m = Model::of(|| QpStates::new(QPS), Options::default()).unwrap();
         m.reset();
         (0..QPS).for_each(|_| m.tick());
         for delay in 0..8 {

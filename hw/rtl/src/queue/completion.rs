@@ -431,20 +431,20 @@ impl Logic for CompletionQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::testing::{options, read_row, write_row};
+    use crate::queue::testing::{read_row, write_row};
     use abi::queue::cqe;
     use rand::{Rng, RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
     use std::collections::VecDeque;
     use verilate::{
-        Model,
+        Model, Options,
         bench::{self, Stall},
     };
 
     const CQS: usize = 16;
 
     fn model() -> Model {
-        Model::of(|| CompletionQueue::new(CQS), options()).unwrap()
+        Model::of(|| CompletionQueue::new(CQS), Options::default()).unwrap()
     }
 
     fn row(log2: u64, eqn: u64, base: u64) -> [u8; 64] {
@@ -556,7 +556,7 @@ mod tests {
             while let Some(beat) = w.pop() {
                 assert_eq!((beat.get("len"), beat.get("is_inline"), beat.get("rows")), (32, 1, 0));
                 let of = |cq: &&mut Cq| cq.base >> 20 == beat.get("iova") >> 20;
-                let (i, cq) = cqs.iter_mut().enumerate().find(|(_, cq)| of(&cq)).unwrap();
+                let (i, cq) = cqs.iter_mut().enumerate().find(|(_, cq)| of(cq)).unwrap();
                 assert_eq!(beat.get("iova"), cq.base + (cq.written % (1 << cq.log2)) * 32, "CQ {i}");
                 let entry = beat.bytes("data.data");
                 let stamp = cqe::TIMESTAMP.get(&entry);
@@ -663,7 +663,7 @@ mod tests {
     #[test]
     fn a_burst_of_arms_overflows_the_jobs_and_still_wakes_all() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut m = Model::of(|| CompletionQueue::new(64), options()).unwrap();
+        let mut m = Model::of(|| CompletionQueue::new(64), Options::default()).unwrap();
         m.reset();
         let mut c = bench::Source::new(&m, "completion", Stall::Never, 1);
         let mut w = bench::Sink::new(&m, "write", Stall::Never, 2);

@@ -533,20 +533,20 @@ const _: () = assert!(MSIX_VECTORS == 32);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::testing::{options, read_row, write_row};
+    use crate::queue::testing::{read_row, write_row};
     use abi::queue::eqe;
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
     use std::collections::BTreeMap;
     use verilate::{
-        Model,
+        Model, Options,
         bench::{self, Actor, Beat, Stall},
     };
 
     const EQS: usize = 8;
 
     fn model() -> Model {
-        let mut m = Model::of(|| EventQueue::new(EQS, 64), options()).unwrap();
+        let mut m = Model::of(|| EventQueue::new(EQS, 64), Options::default()).unwrap();
         m.reset();
         m
     }
@@ -685,7 +685,7 @@ mod tests {
                 }
                 let e = (beat.get("iova") >> 20) as usize - 8;
                 let q = &mut eqs[e];
-                assert_eq!(beat.get("iova"), (8 + e as u64) << 20 | 0x1000 + (q.written % (1 << (e % 4))) * 16);
+                assert_eq!(beat.get("iova"), ((8 + e as u64) << 20) + 0x1000 + (q.written % (1 << (e % 4))) * 16);
                 let entry = beat.bytes("data.data");
                 assert!(q.written - q.rung < 1 << (e % 4), "EQ {e} ran over");
                 assert_eq!(eqe::PHASE.get(&entry), !(q.written >> (e % 4)) & 1);

@@ -4,9 +4,9 @@ use crate::msg::TableReq;
 use hdl::prelude::*;
 use verilate::{Model, Options, bits};
 
-/// The present emitter leaves widening and narrowing assignments to Verilog.
+/// How tests of this room build their blocks.
 pub fn options() -> Options {
-    Options { waive: vec!["WIDTHEXPAND", "WIDTHTRUNC"], ..Options::default() }
+    Options::default()
 }
 
 /// One access of `table`, with no other actor; the answer of a read.

@@ -1,0 +1,212 @@
+//! The table bus: brings a row to every engine that keeps a part of it, or fetches the row of the one that owns it.
+//! For the soft core's registers ([`super::mmio`]), which start one access at a time.
+//!
+//! ```text
+//! cycle      0     1     2     3     4
+//! go         1
+//! busy             1     1     1
+//! m[a]             valid,ready
+//! m[b]             valid       ready          a write is done when all have taken it
+//! ```
+//!
+//! An engine takes a row between two packets, so no packet sees half of one. It cannot deadlock: nobody waits for it but
+//! the firmware, and engines take rows whatever else they wait for.
+
+use crate::msg::TableReq;
+use crate::stream::TableMaster;
+use abi::table::id;
+use hdl::prelude::*;
+
+/// The doors of the bus, by number.
+pub mod door {
+    #![allow(missing_docs)]
+    pub const QP_STATE: usize = 0;
+    pub const SEND_QUEUE: usize = 1;
+    pub const RECV_QUEUE: usize = 2;
+    pub const DOORBELL: usize = 3;
+    pub const REQUESTER: usize = 4;
+    pub const COMPLETER: usize = 5;
+    pub const RESPONDER: usize = 6;
+    pub const RESPOND: usize = 7;
+    pub const LANDING: usize = 8;
+    pub const INGRESS: usize = 9;
+    /// Egress and what belongs to it.
+    pub const TRANSMIT: usize = 10;
+    pub const COMPLETION: usize = 11;
+    pub const EVENT: usize = 12;
+    /// Keys and MTT.
+    pub const MMU: usize = 13;
+}
+/// Number of doors.
+pub const DOORS: usize = 14;
+
+/// Who takes the rows of a table, as a bit set over [`door`].
+const fn takers(table: u8) -> u64 {
+    use door::*;
+    match table {
+        id::QP_STATE => 1 << QP_STATE,
+        id::QP_ADDRESS => 1 << TRANSMIT,
+        id::QP_SEND => 1 << SEND_QUEUE | 1 << DOORBELL | 1 << REQUESTER | 1 << COMPLETER | 1 << LANDING | 1 << TRANSMIT,
+        id::QP_RECV => 1 << RECV_QUEUE | 1 << DOORBELL | 1 << RESPONDER | 1 << RESPOND | 1 << LANDING,
+        id::CQ => 1 << COMPLETION | 1 << DOORBELL,
+        id::EQ => 1 << EVENT | 1 << DOORBELL,
+        id::KEY | id::MTT => 1 << MMU,
+        id::GID => 1 << INGRESS | 1 << TRANSMIT,
+        id::PORT => 1 << INGRESS,
+        _ => 0,
+    }
+}
+
+/// Who answers for part `part` of a row: the owner of most of it is part 0.
+const fn answers(table: u8, part: u64) -> u64 {
+    use door::*;
+    match (table, part) {
+        (id::QP_ADDRESS, _) => 1 << TRANSMIT,
+        (id::QP_SEND, 0) => 1 << REQUESTER,
+        (id::QP_SEND, 1) => 1 << COMPLETER,
+        (id::QP_SEND, 2) => 1 << SEND_QUEUE,
+        (id::QP_RECV, 0) => 1 << RESPONDER,
+        (id::QP_RECV, 1) => 1 << RESPOND,
+        (id::QP_RECV, 2) => 1 << RECV_QUEUE,
+        (id::QP_SEND | id::QP_RECV, _) => 0,
+        (id::CQ, _) => 1 << COMPLETION,
+        (id::EQ, _) => 1 << EVENT,
+        (id::GID, _) => 1 << INGRESS,
+        _ => takers(table),
+    }
+}
+
+/// The bus. See the module.
+#[derive(LogicBlock, Default)]
+pub struct TableBus {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Starts the access `request`, which stays as it is while `busy`.
+    pub go: Signal<In, Bit>,
+    pub request: Signal<In, TableReq>,
+    /// Part of the row that a read asks for: QP_SEND 0 requester, 1 completer, 2 ring; QP_RECV 0 responder, 1 respond,
+    /// 2 ring.
+    pub part: Signal<In, Bits<3>>,
+    pub busy: Signal<Out, Bit>,
+    /// The row that was read, in the last cycle of `busy`; zero when there is no such table.
+    pub row: Signal<Out, Bits<512>>,
+    pub row_valid: Signal<Out, Bit>,
+    pub m: Arr<TableMaster, DOORS>,
+
+    offered: Reg<Bits<DOORS>>,
+    awaited: Reg<Bits<DOORS>>,
+    nobody: Reg<Bit>,
+}
+
+impl Logic for TableBus {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, offered, awaited, nobody);
+        let request = self.request.val();
+        let mut offered = self.offered.q.val();
+        let mut awaited = self.awaited.q.val();
+        let mut row: Bits<512> = 0.into();
+        let mut row_valid = self.nobody.q.val();
+        for i in 0..DOORS {
+            self.m[i].req.next = request;
+            self.m[i].valid.next = self.offered.q.val().get_bit(i);
+            offered = offered.replace_bit(i, self.offered.q.val().get_bit(i) && !self.m[i].ready.val());
+        }
+        if self.awaited.q.val().any() {
+            for i in 0..DOORS {
+                if self.awaited.q.val().get_bit(i) && self.m[i].rvalid.val() {
+                    row = self.m[i].rdata.val();
+                    row_valid = true;
+                    awaited = 0.into();
+                }
+            }
+        }
+        self.nobody.d.next = false;
+        if self.go.val() {
+            for table in 0..16 {
+                if request.table == (table as u64) {
+                    if request.write {
+                        offered = elab!(bits::<DOORS>(takers(table as u8)));
+                    } else {
+                        for part in 0..8 {
+                            if self.part.val() == (part as u64) {
+                                offered = elab!(bits::<DOORS>(answers(table as u8, part as u64)));
+                            }
+                        }
+                        awaited = offered;
+                        self.nobody.d.next = offered == 0;
+                    }
+                }
+            }
+        }
+        self.offered.d.next = offered;
+        self.awaited.d.next = awaited;
+        self.busy.next = self.offered.q.val().any() || self.awaited.q.val().any() || self.nobody.q.val();
+        self.row.next = row;
+        self.row_valid.next = row_valid;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+    use verilate::{Model, Options, bits as raw};
+
+    /// One access with engines that are ready and answer at random; who took it, in how many cycles, and the row.
+    fn access(m: &mut Model, rng: &mut ChaCha8Rng, table: u64, part: u64, write: bool) -> (u64, Vec<u8>) {
+        let req = TableReq { table: bits::<4>(table), index: 77.into(), write, row: bits::<512>(0x1234) };
+        m.set_bytes("request", &raw::of(req));
+        m.set("part", part);
+        m.set("go", 1);
+        let (mut taken, mut row, mut answers) = (0u64, vec![], vec![]);
+        for cycle in 0..200 {
+            let mut rvalid = None;
+            for i in 0..DOORS {
+                m.set(&*format!("m[{i}].ready"), rng.random_bool(0.2) as u64);
+                let now = answers.contains(&(i, cycle));
+                m.set(&*format!("m[{i}].rvalid"), now as u64);
+                rvalid = if now { Some(i) } else { rvalid };
+                m.set_bytes(&*format!("m[{i}].rdata"), &[i as u8 + 1; 64]);
+            }
+            m.eval();
+            if cycle > 0 && !m.bit("busy") {
+                return (taken, row);
+            }
+            for i in 0..DOORS {
+                if m.bit(&*format!("m[{i}].valid")) && m.bit(&*format!("m[{i}].ready")) {
+                    assert_eq!(taken >> i & 1, 0, "taken twice");
+                    assert_eq!(m.get_bytes(&*format!("m[{i}].req")), raw::of(req));
+                    taken |= 1 << i;
+                    answers.push((i, cycle + rng.random_range(1..9)));
+                }
+            }
+            if m.bit("row_valid") {
+                assert!(!write && row.is_empty());
+                row = m.get_bytes("row");
+            }
+            m.tick();
+            m.set("go", 0);
+        }
+        panic!("busy for good");
+    }
+
+    #[test]
+    fn rows_reach_their_engines_and_reads_their_owner() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut m = Model::of(TableBus::default, Options::default()).unwrap();
+        m.reset();
+        for _ in 0..verilate::scale(4) {
+            for table in 0..16 {
+                assert_eq!(access(&mut m, &mut rng, table, 0, true), (takers(table as u8), vec![]));
+                for part in 0..8 {
+                    let (taken, row) = access(&mut m, &mut rng, table, part, false);
+                    assert_eq!(taken, answers(table as u8, part));
+                    let owner = if taken == 0 { 0 } else { taken.trailing_zeros() as u8 + 1 };
+                    assert_eq!(row, [owner; 64]);
+                }
+            }
+        }
+    }
+}
