@@ -258,6 +258,8 @@ impl Hardware {
     }
     /// An assignment of the value `v` to a signal, a variable, or a field of one.
     fn assign(&mut self, left: &Expr, v: TokenStream, sp: Span) -> R<TokenStream> {
+        // the user's place for errors, but our own names: `sp` may come from another macro
+        let sp = sp.resolved_at(Span::call_site());
         let left = strip(left);
         let (mut fields, mut l) = (vec![], left);
         loop {
