@@ -232,10 +232,13 @@ layout! {
 }
 
 layout! {
-    /// One memory translation table entry.
+    /// One memory translation table entry. A row of the table bus holds up to 8, the first lowest; its index is that of
+    /// the first entry, which may be any.
     pub mod mtt: 8 {
-        /// Page frame: address >> 12.
+        /// Page frame: address >> 12. Bits below the page size are not used.
         FRAME = 0, 36;
+        /// In the first entry of a row: entries in the row, 1 to 8.
+        COUNT = 60, 4;
     }
 }
 

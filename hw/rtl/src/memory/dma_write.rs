@@ -492,7 +492,7 @@ mod tests {
             let mut b = Buffer::new(0);
             let mut host = AxiWrites::new("axi", 0, 0, 0.0);
             let mut want = HashMap::new();
-            (0..n).for_each(|i| write(&mut s, &mut b, &mut want, [i << 13, len, i * len & 0xf_ffff, 0], inline));
+            (0..n).for_each(|i| write(&mut s, &mut b, &mut want, [i << 13, len, (i * len) & 0xf_ffff, 0], inline));
             let start = m.cycle();
             bench::run(&mut m, &mut [&mut s, &mut b, &mut host], 100_000);
             let cycles = m.cycle() - 32 - start;

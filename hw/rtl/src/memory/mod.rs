@@ -1,7 +1,11 @@
 //! Memory keys, translation and DMA.
 
+pub mod access;
 pub mod axi;
 pub mod dma_read;
 pub mod dma_write;
 #[cfg(test)]
 mod host;
+pub mod keys;
+pub mod mmu;
+pub mod translate;

@@ -1,0 +1,152 @@
+//! One access port: a request in, its chunks out, in order.
+//!
+//! For landing and for the transmit frames, one each, inside [`super::mmu`]. The port asks the key table, cuts the region it
+//! gets at page ends and has every piece translated. Key table and translation have fixed latencies and cannot wait, so
+//! the port asks only for what it has room for: up to 8 regions and 16 chunks.
+//!
+//! ```text
+//! req -> (Keys: 5 cycles) -> regions -> cut -> (Translate: 3 cycles) -> chunks
+//! ```
+//! Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
+//! its own room.
+
+use super::{keys::Region, translate::Step};
+use crate::{
+    msg::{AccessReq, Chunk},
+    stream::{Fifo, Sink, Source},
+};
+use hdl::prelude::*;
+
+/// Requests between intake and the last piece.
+const REGIONS: usize = 8;
+/// Chunks being translated or waiting for the client.
+const CHUNKS: usize = 16;
+
+/// How far the present region has been cut.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Cut {
+    frame: Bits<24>,
+    iova: Bits<64>,
+    left: Bits<14>,
+    offset: Bits<14>,
+    room: Bits<15>,
+}
+
+/// An access port.
+#[derive(LogicBlock)]
+pub struct Access {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// The client's requests.
+    pub req: Sink<AccessReq>,
+    /// Their chunks.
+    pub chunk: Source<Chunk>,
+    /// To the key table.
+    pub ask: Source<AccessReq>,
+    /// From the key table.
+    pub region: Signal<In, Region>,
+    /// It is for this port.
+    pub region_valid: Signal<In, Bit>,
+    /// To the translation; `port` is left to the MMU.
+    pub step: Source<Step>,
+    /// From the translation.
+    pub done: Signal<In, Chunk>,
+    /// It is for this port.
+    pub done_valid: Signal<In, Bit>,
+    regions: Fifo<Region>,
+    chunks: Fifo<Chunk>,
+    asked: Reg<Bits<4>>,
+    booked: Reg<Bits<5>>,
+    begun: Reg<Bit>,
+    cut: DFF<Cut>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self {
+            clock: Default::default(),
+            rst: Default::default(),
+            req: Default::default(),
+            chunk: Default::default(),
+            ask: Default::default(),
+            region: Default::default(),
+            region_valid: Default::default(),
+            step: Default::default(),
+            done: Default::default(),
+            done_valid: Default::default(),
+            regions: Fifo::new(REGIONS),
+            chunks: Fifo::new(CHUNKS),
+            asked: Default::default(),
+            booked: Default::default(),
+            begun: Default::default(),
+            cut: Default::default(),
+        }
+    }
+}
+
+impl Logic for Access {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, asked, booked, begun);
+        dff_setup!(self, clock, cut);
+        clock_reset!(self, clock, rst, regions, chunks);
+
+        // A request asks the table once there is room for its region.
+        let may_ask = self.asked.q.val() != bits::<4>(REGIONS as u64);
+        self.ask.data.next = self.req.data.val();
+        self.ask.valid.next = self.req.valid.val() && may_ask;
+        self.req.ready.next = self.ask.ready.val() && may_ask;
+        let asks = self.req.valid.val() && self.ask.ready.val() && may_ask;
+        self.regions.s.data.next = self.region.val();
+        self.regions.s.valid.next = self.region_valid.val();
+
+        // Cut the oldest region: a piece ends with the region or its page.
+        let region = self.regions.m.data.val();
+        let begin =
+            Cut { frame: region.frame, iova: region.iova, left: region.len, offset: 0.into(), room: region.room };
+        let cut = if self.begun.q.val() { self.cut.q.val() } else { begin };
+        let fault = region.cause != 0;
+        let last = fault || cut.left.cast::<15>() <= cut.room;
+        let len = if last { cut.left } else { cut.room.get_bits::<14>(0) };
+        let may_step = self.booked.q.val() != bits::<5>(CHUNKS as u64);
+        let valid = self.regions.m.valid.val() && may_step;
+        let steps = valid && self.step.ready.val();
+        self.step.valid.next = valid;
+        self.step.data.next = Step {
+            port: false,
+            direct: region.contiguous || fault,
+            frame: cut.frame,
+            shift: region.shift,
+            chunk: Chunk { iova: cut.iova, len: len, offset: cut.offset, last: last, cause: region.cause },
+        };
+        self.regions.m.ready.next = steps && last;
+        if steps {
+            self.begun.d.next = !last;
+            self.cut.d.next = Cut {
+                frame: cut.frame + 1,
+                iova: 0.into(), // a page begins: the bits below its size are 0
+                left: cut.left - len,
+                offset: cut.offset + len,
+                room: if region.shift == 12 { bits::<15>(1 << 12) } else { bits::<15>(1 << 14) },
+            };
+        }
+        self.chunks.s.data.next = self.done.val();
+        self.chunks.s.valid.next = self.done_valid.val();
+
+        // To the client.
+        self.chunk.data.next = self.chunks.m.data.val();
+        self.chunk.valid.next = self.chunks.m.valid.val();
+        self.chunks.m.ready.next = self.chunk.ready.val();
+        let gone = self.chunks.m.valid.val() && self.chunk.ready.val();
+        if asks && !(steps && last) {
+            self.asked.d.next = self.asked.q.val() + 1;
+        } else if steps && last && !asks {
+            self.asked.d.next = self.asked.q.val() - 1;
+        }
+        if steps && !gone {
+            self.booked.d.next = self.booked.q.val() + 1;
+        } else if gone && !steps {
+            self.booked.d.next = self.booked.q.val() - 1;
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Key check and address translation for the receive and the transmit side.
+//!
+//! Two access ports share the key table and the translation table. Each table takes a question a cycle, the ports by turns.
+//!
+//! ```text
+//! rx_req -> Access --+-> Keys -----+--> Access -> rx_chunk
+//! tx_req -> Access --+-> Translate +--> Access -> tx_chunk
+//! ```
+//! A request's first chunk is there 10 cycles after the request is taken. Cannot deadlock: see the parts; neither side
+//! can hold the other up, as answers go into room that the asking port keeps free.
+
+use super::{
+    access::Access,
+    keys::{Ask, Keys},
+    translate::Translate,
+};
+use crate::{
+    msg::{AccessReq, Chunk},
+    stream::{Sink, Source, TablePort},
+};
+use hdl::prelude::*;
+
+/// The two access ports with their tables; the translation table has 2^`A` rows of two frames.
+#[derive(LogicBlock)]
+pub struct Mmu<const A: usize> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Requests of landing.
+    pub rx_req: Sink<AccessReq>,
+    /// Their chunks.
+    pub rx_chunk: Source<Chunk>,
+    /// Requests of the transmit frames.
+    pub tx_req: Sink<AccessReq>,
+    /// Their chunks.
+    pub tx_chunk: Source<Chunk>,
+    /// `abi::table::key` and `abi::table::mtt` rows.
+    pub table: TablePort,
+    /// The table loader writes a frame; it cannot be refused.
+    pub mtt_we: Signal<In, Bit>,
+    /// Entry.
+    pub mtt_addr: Signal<In, Bits<24>>,
+    /// Page frame.
+    pub mtt_frame: Signal<In, Bits<36>>,
+    keys: Keys,
+    translate: Translate<A>,
+    ports: Arr<Access, 2>,
+    ask_turn: Reg<Bit>,
+    step_turn: Reg<Bit>,
+}
+
+impl<const A: usize> Mmu<A> {
+    /// Tables of `keys` keys and 2^(`A` + 1) frames.
+    pub fn new(keys: usize) -> Self {
+        Self {
+            clock: Default::default(),
+            rst: Default::default(),
+            rx_req: Default::default(),
+            rx_chunk: Default::default(),
+            tx_req: Default::default(),
+            tx_chunk: Default::default(),
+            table: Default::default(),
+            mtt_we: Default::default(),
+            mtt_addr: Default::default(),
+            mtt_frame: Default::default(),
+            keys: Keys::new(keys),
+            translate: Default::default(),
+            ports: Default::default(),
+            ask_turn: Default::default(),
+            step_turn: Default::default(),
+        }
+    }
+}
+
+impl<const A: usize> Logic for Mmu<A> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, ask_turn, step_turn);
+        clock_reset!(self, clock, rst, keys, translate);
+        for i in 0..2 {
+            clock_reset!(self, clock, rst, ports[i]);
+        }
+        Sink::<AccessReq>::link(&mut self.rx_req, &mut self.ports[0].req);
+        Source::<Chunk>::link(&mut self.rx_chunk, &mut self.ports[0].chunk);
+        Sink::<AccessReq>::link(&mut self.tx_req, &mut self.ports[1].req);
+        Source::<Chunk>::link(&mut self.tx_chunk, &mut self.ports[1].chunk);
+
+        // The port whose turn it is, if it asks, else the other one.
+        let one = self.ports[1].ask.valid.val() && (self.ask_turn.q.val() || !self.ports[0].ask.valid.val());
+        let req = if one { self.ports[1].ask.data.val() } else { self.ports[0].ask.data.val() };
+        self.keys.ask.data.next = Ask { port: one, req: req };
+        self.keys.ask.valid.next = self.ports[0].ask.valid.val() || self.ports[1].ask.valid.val();
+        self.ports[0].ask.ready.next = self.keys.ask.ready.val() && !one;
+        self.ports[1].ask.ready.next = self.keys.ask.ready.val() && one;
+        self.ask_turn.d.next = !one;
+        let one = self.ports[1].step.valid.val() && (self.step_turn.q.val() || !self.ports[0].step.valid.val());
+        let mut step = if one { self.ports[1].step.data.val() } else { self.ports[0].step.data.val() };
+        step.port = one;
+        self.translate.step.data.next = step;
+        self.translate.step.valid.next = self.ports[0].step.valid.val() || self.ports[1].step.valid.val();
+        self.ports[0].step.ready.next = self.translate.step.ready.val() && !one;
+        self.ports[1].step.ready.next = self.translate.step.ready.val() && one;
+        self.step_turn.d.next = !one;
+
+        for i in 0..2 {
+            let mine = self.keys.port.val() == (i == 1);
+            self.ports[i].region.next = self.keys.region.val();
+            self.ports[i].region_valid.next = self.keys.region_valid.val() && mine;
+            let mine = self.translate.port.val() == (i == 1);
+            self.ports[i].done.next = self.translate.chunk.val();
+            self.ports[i].done_valid.next = self.translate.chunk_valid.val() && mine;
+        }
+
+        let table = self.table.req.val();
+        let is_mtt = table.table == bits::<4>(abi::table::id::MTT as u64);
+        self.keys.table.req.next = table;
+        self.keys.table.valid.next = self.table.valid.val() && !is_mtt;
+        self.translate.table.req.next = table;
+        self.translate.table.valid.next = self.table.valid.val() && is_mtt;
+        self.table.ready.next = if is_mtt { self.translate.table.ready.val() } else { self.keys.table.ready.val() };
+        self.table.rdata.next = if self.keys.table.rvalid.val() { self.keys.table.rdata.val() } else { 0.into() };
+        self.table.rvalid.next = self.keys.table.rvalid.val() || self.translate.table.rvalid.val();
+        self.translate.mtt_we.next = self.mtt_we.val();
+        self.translate.mtt_addr.next = self.mtt_addr.val();
+        self.translate.mtt_frame.next = self.mtt_frame.val();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::msg::TableReq;
+    use abi::{
+        status::cause,
+        table::{access as flag, id, key, mtt},
+    };
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+    use verilate::{
+        Model, Options,
+        bench::{self, Actor, Sink as Taker, Source as Giver, Stall},
+        scale,
+    };
+
+    const KEYS: usize = 64;
+    const ROWS: usize = 9;
+    const FRAMES: usize = 2 << ROWS;
+
+    #[derive(Clone, Copy, Default)]
+    struct Key {
+        valid: bool,
+        access: u8,
+        contiguous: bool,
+        byte: u8,
+        pd: u16,
+        shift: u32,
+        first: usize,
+        va: u64,
+        length: u64,
+        iova: u64,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Want {
+        key: u32,
+        va: u64,
+        len: u64,
+        span: u64,
+        pd: u16,
+        need: u8,
+    }
+
+    /// The rules, on plain numbers: cause, or chunks of (address, length, offset).
+    fn reference(keys: &[Key], frames: &[u64], want: &Want) -> (u8, Vec<(u64, u64, u64)>) {
+        let Some(k) = keys.get((want.key >> 8) as usize).filter(|k| k.valid && k.byte == want.key as u8) else {
+            return (cause::KEY_INVALID, vec![]);
+        };
+        if k.pd != want.pd {
+            return (cause::KEY_PD, vec![]);
+        }
+        if k.access & want.need != want.need {
+            return (cause::KEY_ACCESS, vec![]);
+        }
+        let (from, upto) = (u128::from(want.va), u128::from(want.va) + u128::from(want.span));
+        if from < k.va.into() || upto > u128::from(k.va) + u128::from(k.length) {
+            return (cause::KEY_BOUNDS, vec![]);
+        }
+        if k.contiguous {
+            return (0, vec![(k.iova.wrapping_add(want.va - k.va), want.len, 0)]);
+        }
+        let mut chunks = vec![];
+        let (mut va, end) = (want.va, want.va as u128 + want.len as u128);
+        while u128::from(va) < end {
+            let page = (va >> k.shift) - (k.va >> k.shift);
+            let base = (frames[k.first + page as usize] << 12) & !((1 << k.shift) - 1);
+            let stop = end.min((u128::from(va >> k.shift) + 1) << k.shift);
+            chunks.push((base | (va & ((1 << k.shift) - 1)), (stop - u128::from(va)) as u64, va - want.va));
+            if stop > u128::from(u64::MAX) {
+                break;
+            }
+            va = stop as u64;
+        }
+        (0, chunks)
+    }
+
+    fn row(k: &Key) -> Bits<512> {
+        let mut row = [0u8; 64];
+        key::VALID.set(&mut row, k.valid.into());
+        key::ACCESS.set(&mut row, k.access.into());
+        key::CONTIGUOUS.set(&mut row, k.contiguous.into());
+        key::KEY_BYTE.set(&mut row, k.byte.into());
+        key::PD.set(&mut row, k.pd.into());
+        key::PAGE_SHIFT.set(&mut row, k.shift.into());
+        key::MTT_INDEX.set(&mut row, k.first as u64);
+        key::VA.set(&mut row, k.va);
+        key::LENGTH.set(&mut row, k.length);
+        key::IOVA.set(&mut row, k.iova);
+        from_bytes(&row)
+    }
+
+    fn from_bytes(row: &[u8; 64]) -> Bits<512> {
+        let mut out = Bits::<512>::default();
+        (0..64).for_each(|i| out.set_bits::<8>(8 * i, bits(u64::from(row[i]))));
+        out
+    }
+
+    fn access(table: u8, index: usize, write: bool, row: Bits<512>) -> TableReq {
+        TableReq { table: bits(table.into()), index: bits(index as u64), write, row }
+    }
+
+    /// The table bus as a test drives it: accesses in order, answers of reads kept.
+    struct Bus {
+        queue: std::collections::VecDeque<TableReq>,
+        answers: Vec<Vec<u8>>,
+    }
+    impl Actor for Bus {
+        fn drive(&mut self, m: &mut Model) {
+            m.set("table.valid", u64::from(!self.queue.is_empty()));
+            if let Some(req) = self.queue.front() {
+                m.set_bytes("table.req", &verilate::bits::of(*req));
+            }
+        }
+        fn observe(&mut self, m: &Model) {
+            if m.bit("table.rvalid") {
+                self.answers.push(m.get_bytes("table.rdata"));
+            }
+            if !self.queue.is_empty() && m.bit("table.ready") {
+                self.queue.pop_front();
+            }
+        }
+        fn done(&self) -> bool {
+            self.queue.is_empty()
+        }
+        fn status(&self) -> String {
+            format!("{} table accesses left", self.queue.len())
+        }
+    }
+
+    fn load(m: &mut Model, reqs: Vec<TableReq>) -> Vec<Vec<u8>> {
+        let mut bus = Bus { queue: reqs.into(), answers: vec![] };
+        bench::run(m, &mut [&mut bus], 100_000);
+        bus.answers
+    }
+
+    fn fill_frames(m: &mut Model, rng: &mut ChaCha8Rng, frames: &[u64]) {
+        // The first half over the table bus in rows of 1 to 8, the rest through the loader's port.
+        let (mut at, mut reqs) = (0, vec![]);
+        while at < frames.len() / 2 {
+            let count = rng.random_range(1..=8).min(frames.len() / 2 - at);
+            let mut row = [0u8; 64];
+            (0..count).for_each(|i| mtt::FRAME.set(&mut row[8 * i..], frames[at + i]));
+            mtt::COUNT.set(&mut row, count as u64);
+            reqs.push(access(id::MTT, at, true, from_bytes(&row)));
+            at += count;
+        }
+        load(m, reqs);
+        for (i, frame) in frames.iter().enumerate().skip(at) {
+            m.set("mtt_we", 1);
+            m.set("mtt_addr", i as u64);
+            m.set("mtt_frame", *frame);
+            m.tick();
+        }
+        m.set("mtt_we", 0);
+    }
+
+    fn random_key(rng: &mut ChaCha8Rng) -> Key {
+        let shift = [12, 16, 21, 30][rng.random_range(0..4)];
+        let pages = rng.random_range(1..32u64);
+        let length = match rng.random_range(0..3) {
+            0 => rng.random_range(1..8192),
+            _ => (rng.random_range(1..=pages) << shift) - rng.random_range(0..4096),
+        };
+        let va = match rng.random_range(0..3) {
+            0 => 0u64.wrapping_sub(length), // ends at 2^64
+            1 => rng.random::<u64>() >> 20,
+            _ => rng.random::<u64>() >> 1,
+        };
+        Key {
+            valid: rng.random_bool(0.9),
+            access: rng.random_range(0..16) | if rng.random() { 15 } else { 0 },
+            contiguous: rng.random_bool(0.3),
+            byte: rng.random(),
+            pd: rng.random_range(0..3),
+            shift,
+            first: rng.random_range(0..FRAMES - 40),
+            va,
+            length,
+            iova: rng.random::<u64>() >> 4,
+        }
+    }
+
+    fn random_want(rng: &mut ChaCha8Rng, keys: &[Key]) -> Want {
+        let index = rng.random_range(0..KEYS + 2);
+        let k = keys.get(index).copied().unwrap_or_default();
+        let len = match rng.random_range(0..4) {
+            0 => rng.random_range(1..=16383),
+            1 => 4096,
+            _ => rng.random_range(1..=1024),
+        };
+        let va = match rng.random_range(0..8) {
+            0 => k.va.wrapping_sub(rng.random_range(0..3)),
+            1 => k.va.wrapping_add(k.length).wrapping_sub(len).wrapping_add(rng.random_range(0..2)),
+            2 => rng.random(),
+            3 => 0xffff_ffff_ffff_fc00,
+            _ => k.va.wrapping_add(rng.random_range(0..k.length.saturating_sub(len).max(1))),
+        };
+        let high = if rng.random_bool(0.02) { 1 << 23 } else { 0 };
+        Want {
+            key: (index as u32 | high) << 8 | u32::from(if rng.random_bool(0.05) { rng.random() } else { k.byte }),
+            va,
+            len,
+            span: if rng.random_bool(0.8) { len } else { len + (rng.random::<u64>() >> rng.random_range(33..64)) }
+                .min(u32::MAX as u64),
+            pd: if rng.random_bool(0.95) { k.pd } else { 3 },
+            need: [0, flag::LOCAL_WRITE, flag::REMOTE_READ, flag::REMOTE_WRITE][rng.random_range(0..4)],
+        }
+    }
+
+    fn message(want: &Want) -> AccessReq {
+        AccessReq {
+            key: bits(want.key.into()),
+            va: bits(want.va),
+            len: bits(want.len),
+            span: bits(want.span),
+            pd: bits(want.pd.into()),
+            need: bits(want.need.into()),
+        }
+    }
+
+    fn check(k: &mut Taker, wants: &[Want], keys: &[Key], frames: &[u64]) -> [usize; 5] {
+        let mut seen = [0; 5];
+        for want in wants {
+            let (fault, chunks) = reference(keys, frames, want);
+            seen[fault as usize] += 1;
+            let count = chunks.len();
+            for (i, (iova, len, offset)) in chunks.into_iter().enumerate() {
+                let got = k.pop().expect("a chunk is missing");
+                let got = ["iova", "len", "offset", "last", "cause"].map(|name| got.get(name));
+                assert_eq!(got, [iova, len, offset, u64::from(i + 1 == count), 0], "chunk {i} of {want:x?}");
+            }
+            if fault != 0 {
+                let got = k.pop().expect("a refusal is missing");
+                assert_eq!((got.get("cause"), got.get("last")), (fault.into(), 1), "{want:x?}");
+            }
+        }
+        assert!(k.is_empty());
+        seen
+    }
+
+    fn ready(seed: u64) -> (Model, ChaCha8Rng, Vec<Key>, Vec<u64>) {
+        let mut m = Model::of(|| Mmu::<ROWS>::new(KEYS), Options::default()).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        m.reset();
+        let frames: Vec<u64> = (0..FRAMES).map(|_| rng.random::<u64>() >> 28).collect();
+        fill_frames(&mut m, &mut rng, &frames);
+        let keys: Vec<Key> = (0..KEYS).map(|_| random_key(&mut rng)).collect();
+        load(&mut m, keys.iter().enumerate().map(|(i, k)| access(id::KEY, i, true, row(k))).collect());
+        (m, rng, keys, frames)
+    }
+
+    #[test]
+    fn both_ports_follow_the_rules() {
+        let mut seen = [0; 5];
+        for seed in 0..scale(6) as u64 {
+            println!("seed {seed}");
+            let (mut m, mut rng, keys, frames) = ready(seed);
+            let stall = [Stall::Never, Stall::Random, Stall::Rate(0.5)][seed as usize % 3];
+            let wants: Vec<Vec<Want>> =
+                (0..2).map(|_| (0..1500).map(|_| random_want(&mut rng, &keys)).collect()).collect();
+            let (mut rx, mut tx) =
+                (Giver::new(&m, "rx_req", stall, seed), Giver::new(&m, "tx_req", Stall::Random, seed + 1));
+            let (mut rx_out, mut tx_out) =
+                (Taker::new(&m, "rx_chunk", Stall::Random, seed + 2), Taker::new(&m, "tx_chunk", stall, seed + 3));
+            wants[0].iter().for_each(|want| rx.send(message(want)));
+            wants[1].iter().for_each(|want| tx.send(message(want)));
+            let chunks = |wants: &[Want]| -> usize {
+                wants.iter().map(|want| reference(&keys, &frames, want).1.len().max(1)).sum()
+            };
+            rx_out.expect(chunks(&wants[0]) as u64);
+            tx_out.expect(chunks(&wants[1]) as u64);
+            // Meanwhile the bus reads and rewrites rows, and the frames are written anew.
+            let again = |i: usize| access(id::KEY, i % KEYS, i % 3 == 0, row(&keys[i % KEYS]));
+            let mut bus = Bus { queue: (0..400).map(again).collect(), answers: vec![] };
+            m.set("mtt_addr", 7);
+            m.set("mtt_frame", frames[7]);
+            m.set("mtt_we", seed % 2);
+            for _ in 0..100 {
+                bench::cycle(&mut m, &mut [&mut rx, &mut tx, &mut rx_out, &mut tx_out, &mut bus]);
+            }
+            m.set("mtt_we", 0);
+            bench::run(&mut m, &mut [&mut rx, &mut tx, &mut rx_out, &mut tx_out, &mut bus], 200_000);
+            for (k, wants) in [(&mut rx_out, &wants[0]), (&mut tx_out, &wants[1])] {
+                let part = check(k, wants, &keys, &frames);
+                (0..5).for_each(|i| seen[i] += part[i]);
+            }
+            let read: Vec<usize> = (0..400).filter(|i| i % 3 != 0).collect();
+            assert_eq!(bus.answers.len(), read.len());
+            for (answer, i) in bus.answers.iter().zip(read) {
+                assert_eq!(*answer, verilate::bits::of(row(&keys[i % KEYS])));
+            }
+        }
+        println!("granted, invalid, PD, access, bounds: {seen:?}");
+        assert!(seen.iter().all(|n| *n > 20));
+    }
+
+    #[test]
+    fn a_full_address_space_does_not_overflow() {
+        let (mut m, _, mut keys, frames) = ready(9);
+        let whole = Key { valid: true, access: 15, contiguous: true, length: u64::MAX, ..Key::default() };
+        keys[0] = whole;
+        keys[1] = Key { va: 0xffff_ffff_ffff_fc00, length: 0x400, shift: 12, contiguous: false, ..whole };
+        load(&mut m, (0..2).map(|i| access(id::KEY, i, true, row(&keys[i]))).collect());
+        let mut wants = vec![];
+        for (key, va) in [(0u32, 0xffff_ffff_ffff_fc00u64), (256, 0xffff_ffff_ffff_fc00), (0, 0), (0, u64::MAX - 1)] {
+            for (len, span) in [(0x3ff, 0x3ff), (0x400, 0x400), (0x400, 0x401), (1, 0xffff_ffff), (2, 2), (1, 1)] {
+                wants.push(Want { key, va, len, span, pd: 0, need: 0 });
+            }
+        }
+        let (mut tx, mut k) = (Giver::new(&m, "tx_req", Stall::Never, 0), Taker::new(&m, "tx_chunk", Stall::Never, 0));
+        wants.iter().for_each(|want| tx.send(message(want)));
+        k.expect(wants.len() as u64);
+        bench::run(&mut m, &mut [&mut tx, &mut k], 1000);
+        let seen = check(&mut k, &wants, &keys, &frames);
+        assert!(seen[0] > 5 && seen[cause::KEY_BOUNDS as usize] > 5, "{seen:?}");
+    }
+
+    #[test]
+    fn latency_and_rate() {
+        let (mut m, _, mut keys, frames) = ready(1);
+        keys[0] = Key { valid: true, access: 15, contiguous: true, length: 1 << 40, ..Key::default() };
+        load(&mut m, vec![access(id::KEY, 0, true, row(&keys[0]))]);
+        let want = Want { key: 0, va: 5, len: 4096, span: 4096, pd: 0, need: 0 };
+        let run = |m: &mut Model, n: u64, both: bool| {
+            let mut s = [Giver::new(m, "rx_req", Stall::Never, 0), Giver::new(m, "tx_req", Stall::Never, 0)];
+            let mut k = [Taker::new(m, "rx_chunk", Stall::Never, 0), Taker::new(m, "tx_chunk", Stall::Never, 0)];
+            for i in 0..if both { 2 } else { 1 } {
+                (0..n).for_each(|_| s[i].send(message(&want)));
+                k[i].expect(n);
+            }
+            let start = m.cycle();
+            let ([a, b], [c, d]) = (&mut s, &mut k);
+            bench::run(m, &mut [a, b, c, d], 10_000);
+            let cycles = m.cycle() - 32 - start;
+            k.iter_mut().zip([true, both]).for_each(|(k, used)| {
+                check(k, &vec![want; if used { n as usize } else { 0 }], &keys, &frames);
+            });
+            cycles
+        };
+        let latency = run(&mut m, 1, false) - 1;
+        let one = run(&mut m, 1000, false);
+        let two = run(&mut m, 1000, true);
+        println!("latency {latency}; 1000 requests on one port: {one}, on both: {two} cycles");
+        assert!(latency <= 12 && one < 2000 && two < 2500);
+    }
+
+    #[test]
+    fn keys_are_void_after_reset() {
+        let (mut m, mut rng, keys, frames) = ready(2);
+        m.reset();
+        let (mut tx, mut k) = (Giver::new(&m, "tx_req", Stall::Never, 0), Taker::new(&m, "tx_chunk", Stall::Never, 0));
+        let wants: Vec<Want> = (0..200).map(|_| random_want(&mut rng, &keys)).collect();
+        wants.iter().for_each(|want| tx.send(message(want)));
+        k.expect(200);
+        bench::run(&mut m, &mut [&mut tx, &mut k], 10_000);
+        assert_eq!(check(&mut k, &wants, &[], &frames)[cause::KEY_INVALID as usize], 200);
+    }
+}
