@@ -398,7 +398,7 @@ mod tests {
             rx_out.expect(chunks(&wants[0]) as u64);
             tx_out.expect(chunks(&wants[1]) as u64);
             // Meanwhile the bus reads and rewrites rows, and the frames are written anew.
-            let again = |i: usize| access(id::KEY, i % KEYS, i % 3 == 0, row(&keys[i % KEYS]));
+            let again = |i: usize| access(id::KEY, i % KEYS, i.is_multiple_of(3), row(&keys[i % KEYS]));
             let mut bus = Bus { queue: (0..400).map(again).collect(), answers: vec![] };
             m.set("mtt_addr", 7);
             m.set("mtt_frame", frames[7]);
@@ -412,7 +412,7 @@ mod tests {
                 let part = check(k, wants, &keys, &frames);
                 (0..5).for_each(|i| seen[i] += part[i]);
             }
-            let read: Vec<usize> = (0..400).filter(|i| i % 3 != 0).collect();
+            let read: Vec<usize> = (0..400usize).filter(|i| !i.is_multiple_of(3)).collect();
             assert_eq!(bus.answers.len(), read.len());
             for (answer, i) in bus.answers.iter().zip(read) {
                 assert_eq!(*answer, verilate::bits::of(row(&keys[i % KEYS])));

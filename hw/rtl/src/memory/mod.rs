@@ -7,5 +7,6 @@ pub mod dma_write;
 #[cfg(test)]
 mod host;
 pub mod keys;
+pub mod landing;
 pub mod mmu;
 pub mod translate;
