@@ -1,16 +1,26 @@
-//! The NIC's control plane, for its RISC-V core: no operating system, no heap.
+//! The NIC's control plane, on its RISC-V core: start-up, the device behind its registers, the command loop. What it
+//! does is in the crate `plane`.
 //!
-//! On the host this is an empty program, so that `cargo test` here runs the tests of its modules.
+//! On the host this is an empty program, so that `cargo test` here runs the tests of the other crates.
 #![cfg_attr(target_arch = "riscv32", no_std, no_main)]
 
 #[cfg(target_arch = "riscv32")]
+mod device;
+#[cfg(target_arch = "riscv32")]
 mod start;
 
+#[cfg(target_arch = "riscv32")]
 /// Called by `start` once memory is ready.
-#[cfg_attr(not(target_arch = "riscv32"), allow(dead_code))]
-fn run() -> ! {
+fn run(plane: &mut plane::Plane) -> ! {
+    let mut device = device::Device::new();
+    plane.start(&mut device);
+    device.announce(plane::VERSION);
     loop {
-        core::hint::spin_loop();
+        device.beat();
+        plane.watch_link(&mut device);
+        while plane.step(&mut device) {
+            device.beat();
+        }
     }
 }
 

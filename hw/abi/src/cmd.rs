@@ -30,7 +30,19 @@ pub mod op {
     pub const SET_GID: u8 = 14;
     pub const SET_PORT: u8 = 15;
     pub const LIST_OWNED: u8 = 16;
+    /// Destroys all that an owner has, in the order QPs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
+    /// owner's refers to stays: the result is then IN_USE.
     pub const RECLAIM: u8 = 17;
+}
+
+/// Kinds of objects, for LIST_OWNED.
+pub mod kind {
+    #![allow(missing_docs)]
+    pub const QP: u8 = 0;
+    pub const MR: u8 = 1;
+    pub const CQ: u8 = 2;
+    pub const EQ: u8 = 3;
+    pub const PD: u8 = 4;
 }
 
 /// Results of a command.
@@ -55,7 +67,8 @@ pub mod result {
     pub const MISSING_ATTRIBUTE: u8 = 8;
     /// An attribute is not allowed here; `FIELD` is its bit in the mask.
     pub const FORBIDDEN_ATTRIBUTE: u8 = 9;
-    /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV).
+    /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV). `FIELD` names the field, or the bit of
+    /// `modify_qp::MASK`, by its bit number in the command.
     pub const UNSUPPORTED: u8 = 10;
     /// The device failed while executing; see the health register.
     pub const DEVICE_ERROR: u8 = 11;
@@ -66,6 +79,8 @@ layout! {
     pub mod head: 64 {
         /// One of `op`.
         OPCODE = 0, 8;
+        /// Raise the COMMAND event on event queue 0, if there is one, once the command is answered.
+        EVENT = 8, 1;
         /// Doorbell page, that is owner, on whose behalf.
         OWNER = 16, 12;
         /// Number of the object (destroy, modify, query).
@@ -88,6 +103,35 @@ layout! {
         VALUE2 = 128, 64;
         /// Phase: inverse of bit `CMD_LOG2` of the command's count, so the first lap writes 1.
         PHASE = 504, 1;
+    }
+}
+
+layout! {
+    /// Answer of QUERY_DEVICE.
+    pub mod device: 64 {
+        /// As `answer`.
+        RESULT = 0, 8;
+        /// What the firmware manages, as `bar::LIMITS`.
+        LIMITS = 64, 32;
+        /// What the firmware manages, as `bar::LIMITS2`.
+        LIMITS2 = 96, 32;
+        /// GID table entries.
+        GIDS = 128, 16;
+        /// P_Key table entries: one, the default P_Key.
+        PKEYS = 144, 16;
+        /// Version of the firmware.
+        FW_VERSION = 160, 32;
+    }
+}
+
+layout! {
+    /// LIST_OWNED: the answer's number is the owner's first object of this kind from `FROM` on; `VALUE` counts how many
+    /// there are from there on, 0 for none. Go on from the number plus 1.
+    pub mod list_owned: 64 {
+        /// One of `kind`.
+        KIND = 32, 8;
+        /// First number to look at.
+        FROM = 64, 24;
     }
 }
 
@@ -116,7 +160,7 @@ layout! {
     pub mod create_cq: 64 {
         /// Log2 of the entries, 0 to 22.
         LOG2_ENTRIES = 32, 5;
-        /// Event queue.
+        /// Event queue: the owner's own, or one of owner 0.
         EQN = 40, 8;
         /// Ring in host memory, aligned to 4096.
         BASE = 64, 64;
@@ -196,7 +240,7 @@ layout! {
         STATE = 96, 3;
         /// State that the caller believes in.
         CUR_STATE = 100, 3;
-        /// Path MTU code, 1 to 5.
+        /// Path MTU code, 1 to 5; with 80 bytes of headers it fits the port's MTU.
         PATH_MTU = 104, 3;
         /// Access flags, as `table::access`.
         ACCESS = 108, 4;
@@ -220,9 +264,9 @@ layout! {
         RNR_RETRY = 220, 3;
         /// Index of the source GID.
         GID = 224, 8;
-        /// Traffic class.
+        /// Traffic class; its lower two bits are not 3 (CE).
         TRAFFIC_CLASS = 232, 8;
-        /// Hop limit.
+        /// Hop limit, at least 1.
         HOP_LIMIT = 240, 8;
         /// VLAN priority.
         PRIORITY = 248, 3;
@@ -234,7 +278,7 @@ layout! {
         DIP_LOW = 320, 64;
         /// Rest of the destination IP.
         DIP_HIGH = 384, 64;
-        /// P_Key index.
+        /// P_Key index: 0 is the only one.
         PKEY_INDEX = 448, 16;
         /// Flow label.
         FLOW_LABEL = 464, 20;

@@ -53,7 +53,8 @@ pub mod access {
 }
 
 layout! {
-    /// Effective state of a QP. Writer: control/qp_state.
+    /// Effective state of a QP. Writer: control/qp_state. A QP in ERR takes RESET and ERR only: a move to RTS that crosses an
+    /// error on its way loses.
     pub mod qp_state_row: 4 {
         /// One of `qp_state`.
         STATE = 0, 3;

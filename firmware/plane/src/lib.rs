@@ -1,0 +1,264 @@
+//! The control plane: objects, who owns them, who refers to whom, the states of queue pairs, and the rows that the
+//! engines work by. Executes the commands of `abi::cmd`.
+//!
+//! `no_std`, no heap: everything stands in one [`Plane`], whose initial value is all zero, and it reaches the device
+//! through [`Hardware`] only. So the firmware is a thin shell around it, and the tests give it a device of their own.
+//!
+//! A command is judged whole before anything changes. What it changes it changes in an order in which the engines never
+//! see a half-made object: attributes before states, rows invalid before memory is given back, and a drain between.
+#![no_std]
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod numbers;
+mod objects;
+mod owners;
+mod pairs;
+mod regions;
+mod ring;
+mod transitions;
+pub mod words;
+
+use abi::{
+    Field,
+    cmd::{answer, device, head, op, result},
+};
+use numbers::Numbers;
+use objects::{Gid, Objects};
+use pairs::Qp;
+use regions::Key;
+use words::{Block, get, put, put_wide};
+
+/// Version of the firmware, as in `bar::FW_VERSION`.
+pub const VERSION: u32 = 0x0001_0000;
+/// Most queue pairs.
+pub const QPS: usize = 256;
+/// Most completion queues.
+pub const CQS: usize = 256;
+/// Most event queues.
+pub const EQS: usize = 32;
+/// Most memory keys; number 0 is none, so that a key of 0 never is valid.
+pub const KEYS: usize = 1024;
+/// Most protection domains.
+pub const PDS: usize = 256;
+/// GID table entries.
+pub const GIDS: usize = 16;
+/// Most owners: doorbell pages.
+pub const OWNERS: u32 = 16;
+/// MTT entries that a region takes at least: with [`KEYS`] regions the table is full, so the smallest never miss room.
+pub const MTT_UNIT: u32 = 256;
+/// Most MTT units.
+pub const MTT_UNITS: usize = 1024;
+
+/// The command ring, as the driver set it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Address in host memory.
+    pub base: u64,
+    /// Log2 of its slots.
+    pub log2: u32,
+}
+
+/// How a load of the translation table ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// All entries are in place.
+    Done,
+    /// The list could not be read.
+    BusError,
+    /// An address in the list is not one of a page.
+    BadAddress,
+}
+
+/// The device, as the control plane sees it. All calls return when what they do is done.
+pub trait Hardware {
+    /// `bar::LIMITS` and `bar::LIMITS2`.
+    fn limits(&self) -> [u32; 2];
+    /// `bar::PORT`.
+    fn port(&self) -> u32;
+    /// Commands written, as a free-running count.
+    fn producer(&self) -> u32;
+    /// The command ring.
+    fn ring(&self) -> Ring;
+    /// So many commands have been answered.
+    fn answered(&mut self, count: u32);
+    /// Writes a row of table `table` (`abi::table::id`).
+    fn commit(&mut self, table: u8, index: u32, row: &Block);
+    /// Reads the first words of a row as it stands.
+    fn fetch(&mut self, table: u8, index: u32, words: &mut [u32]);
+    /// Reads from host memory; false after a bus error.
+    fn dma_read(&mut self, host: u64, words: &mut [u32]) -> bool;
+    /// Writes to host memory, ahead of all later writes and events; false after a bus error.
+    fn dma_write(&mut self, host: u64, words: &[u32]) -> bool;
+    /// Loads `count` entries from `first` on from a list of page addresses in host memory.
+    fn load_mtt(&mut self, list: u64, first: u32, count: u32, page_shift: u32) -> Load;
+    /// Waits until all that is under way in the data path has passed.
+    fn drain(&mut self);
+    /// Raises an event of type `kind` (`queue::event`).
+    fn event(&mut self, eqn: u8, kind: u8, number: u32, value: u32);
+    /// Appends a line to the log ring; its length is a multiple of 4.
+    fn log(&mut self, line: &[u8]);
+}
+
+/// Why a command is refused: word 0 of its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refused(u32);
+
+type Outcome<T = ()> = Result<T, Refused>;
+
+impl Refused {
+    fn new(result: u8, number: u32) -> Self {
+        Refused(result as u32 | number << 16)
+    }
+    /// Names the field by its first bit.
+    fn at(result: u8, field: Field) -> Self {
+        Self::new(result, field.lsb as u32)
+    }
+    fn bad(field: Field) -> Self {
+        Self::at(result::BAD_FIELD, field)
+    }
+}
+
+/// `Err` with BAD_FIELD unless `good`.
+#[inline(always)]
+fn check(good: bool, field: Field) -> Outcome {
+    if good { Ok(()) } else { Err(Refused::bad(field)) }
+}
+
+/// All of the control plane's memory.
+pub struct Plane {
+    pds: Objects<PDS, { PDS / 32 }>,
+    cqs: Objects<CQS, { CQS / 32 }>,
+    eqs: Objects<EQS, { EQS / 32 }>,
+    gids: [Gid; GIDS],
+    qps: [Qp; QPS],
+    qp_numbers: Numbers<{ QPS / 32 }>,
+    keys: [Key; KEYS],
+    key_numbers: Numbers<{ KEYS / 32 }>,
+    mtt: Numbers<{ MTT_UNITS / 32 }>,
+    limits: Limits,
+    answered: u32,
+    link: bool,
+}
+
+/// What the gates have and this memory covers.
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    qps: u32,
+    cqs: u32,
+    keys: u32,
+    eqs: u32,
+    mtt_units: u32,
+    owners: u32,
+    reads: u32,
+    /// As the registers show them.
+    words: [u32; 2],
+}
+
+/// Smaller of a limit of the gates, as a power of two in byte `byte`, and of this memory; and its log2 in place.
+fn limit(word: u32, byte: u32, most: u32) -> (u32, u32) {
+    let log2 = word >> (8 * byte) & 31;
+    let mut own = 0;
+    while own < log2 && 2 << own <= most {
+        own += 1;
+    }
+    (1 << own, own << (8 * byte))
+}
+
+impl Plane {
+    /// As memory is after start-up: all zero.
+    pub const fn new() -> Self {
+        const { assert!(MTT_UNITS as u32 * MTT_UNIT == 1 << 18) };
+        Plane {
+            pds: Objects::new(),
+            cqs: Objects::new(),
+            eqs: Objects::new(),
+            gids: [Gid::NONE; GIDS],
+            qps: [Qp::NONE; QPS],
+            qp_numbers: Numbers::new(),
+            keys: [Key::NONE; KEYS],
+            key_numbers: Numbers::new(),
+            mtt: Numbers::new(),
+            limits: Limits { qps: 0, cqs: 0, keys: 0, eqs: 0, mtt_units: 0, owners: 0, reads: 0, words: [0; 2] },
+            answered: 0,
+            link: false,
+        }
+    }
+
+    /// Takes over a device fresh from reset. The station address stays none until the driver sets it.
+    pub fn start(&mut self, hw: &mut impl Hardware) {
+        let [a, b] = hw.limits();
+        let (qps, qps_log2) = limit(a, 0, QPS as u32);
+        let (cqs, cqs_log2) = limit(a, 1, CQS as u32);
+        let (keys, keys_log2) = limit(a, 2, KEYS as u32);
+        let (eqs, eqs_log2) = limit(a, 3, EQS as u32);
+        let (mtt, mtt_log2) = limit(b, 0, MTT_UNITS as u32 * MTT_UNIT);
+        let (owners, owners_log2) = limit(b, 1, OWNERS);
+        let (reads, reads_log2) = limit(b, 3, 16);
+        let words = [qps_log2 | cqs_log2 | keys_log2 | eqs_log2, mtt_log2 | owners_log2 | b & 0xff_0000 | reads_log2];
+        self.limits = Limits { qps, cqs, keys, eqs, mtt_units: mtt / MTT_UNIT, owners, reads, words };
+        // QP 0 is the raw queue, 1 the general service queue of IBTA; both are asked for by type.
+        self.qp_numbers.take(0);
+        self.qp_numbers.take(1);
+        self.key_numbers.take(0);
+        self.answered = hw.producer();
+        hw.answered(self.answered);
+        self.link = hw.port() & 1 == 1;
+    }
+
+    /// Executes a command. The answer lacks its phase only.
+    pub fn execute(&mut self, hw: &mut impl Hardware, c: &Block) -> Block {
+        let mut a = [0; 16];
+        if let Err(refused) = self.dispatch(hw, c, &mut a) {
+            a = [0; 16];
+            a[0] = refused.0;
+        }
+        a
+    }
+
+    fn dispatch(&mut self, hw: &mut impl Hardware, c: &Block, a: &mut Block) -> Outcome {
+        let opcode = get(c, head::OPCODE) as u8;
+        let owner = get(c, head::OWNER);
+        check(owner < self.limits.owners, head::OWNER)?;
+        let owner = owner as u8;
+        let number = get(c, head::NUMBER);
+        match opcode {
+            op::NOP => {}
+            op::QUERY_DEVICE => {
+                put(a, device::LIMITS, self.limits.words[0]);
+                put(a, device::LIMITS2, self.limits.words[1]);
+                put(a, device::GIDS, GIDS as u32);
+                put(a, device::PKEYS, 1);
+                put(a, device::FW_VERSION, VERSION);
+            }
+            op::CREATE_PD => put(a, answer::NUMBER, self.create_pd(owner)?),
+            op::DESTROY_PD => self.destroy_pd(number, owner)?,
+            op::CREATE_MR => {
+                let (number, key) = self.create_mr(hw, c, owner)?;
+                put(a, answer::NUMBER, number);
+                put_wide(a, answer::VALUE, key as u64);
+            }
+            op::DESTROY_MR => self.destroy_mr(hw, number, owner)?,
+            op::CREATE_CQ => put(a, answer::NUMBER, self.create_cq(hw, c, owner)?),
+            op::DESTROY_CQ => self.destroy_cq(hw, number, owner)?,
+            op::CREATE_EQ => put(a, answer::NUMBER, self.create_eq(hw, c, owner)?),
+            op::DESTROY_EQ => self.destroy_eq(hw, number, owner)?,
+            op::CREATE_QP => put(a, answer::NUMBER, self.create_qp(c, owner)?),
+            op::MODIFY_QP => self.modify_qp(hw, c, owner)?,
+            op::QUERY_QP => self.query_qp(hw, number, owner, a)?,
+            op::DESTROY_QP => self.destroy_qp(hw, number, owner)?,
+            op::SET_GID => self.set_gid(hw, c)?,
+            op::SET_PORT => self.set_port(hw, c)?,
+            op::LIST_OWNED => self.list_owned(c, owner, a)?,
+            op::RECLAIM => self.reclaim(hw, owner, a)?,
+            _ => return Err(Refused::at(result::BAD_OPCODE, head::OPCODE)),
+        }
+        Ok(())
+    }
+}
+
+impl Default for Plane {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,436 @@
+//! Queue pairs: their attributes, the way from state to state, and the rows that the engines work by.
+//!
+//! The attributes of a QP are kept as MODIFY_QP and QUERY_QP carry them; rows are made of them when they are due.
+//!
+//! ```text
+//!              QP_SEND         QP_RECV         QP_ADDRESS    QP_STATE (last)
+//! to INIT      load, PSN 0     load, PSN 0                   INIT
+//! to RTR                       load PSN        all           RTR
+//! to RTS       load, PSN       if attributes                 RTS
+//! to ERR                                                     ERR
+//! to RESET     cleared         cleared                       RESET (first), a drain between
+//! in a state   if attributes   if attributes   if address
+//! ```
+//! In INIT both queues are loaded, so that receives can be posted, and so that ERR finds queues to flush.
+
+use crate::{
+    GIDS, Hardware, Outcome, Plane, Refused, check,
+    objects::{held, is_host, is_unicast, ring_fits},
+    transitions::{UNSUPPORTED, rule},
+    words::{Block, get, get_wide, put, put_wide, set},
+};
+use abi::{
+    Field,
+    cmd::{attr, create_qp, head, modify_qp as m, result},
+    queue::WQE_BLOCK,
+    table::{NOBODY, id, qp_address, qp_recv, qp_send, qp_state, qp_state_row, qp_type},
+};
+
+/// The one P_Key of the port: full member of the default partition.
+const PKEY: u32 = 0xffff;
+/// Headers that a port MTU holds beside the path MTU.
+const HEADERS: u32 = 80;
+/// First word of a MODIFY_QP command that is kept.
+const FIRST: usize = m::MASK.lsb / 32;
+
+/// Words `FIRST..16` of MODIFY_QP; the mask names the attributes that have been set since RESET.
+type Attributes = [u32; 16 - FIRST];
+
+/// A queue pair.
+#[derive(Clone, Copy)]
+pub(crate) struct Qp {
+    /// Owner plus 1; 0: there is no such QP.
+    pub holder: u8,
+    kind: u8,
+    pd: u8,
+    /// Log2 of the send and receive rings.
+    logs: [u8; 2],
+    send_cqn: u8,
+    recv_cqn: u8,
+    /// Left RESET since it was last brought there.
+    loaded: bool,
+    sq_base: [u32; 2],
+    rq_base: [u32; 2],
+    attributes: Attributes,
+}
+
+impl Qp {
+    pub const NONE: Self = Qp {
+        holder: 0,
+        kind: 0,
+        pd: 0,
+        logs: [0; 2],
+        send_cqn: 0,
+        recv_cqn: 0,
+        loaded: false,
+        sq_base: [0; 2],
+        rq_base: [0; 2],
+        attributes: [0; 16 - FIRST],
+    };
+}
+
+/// A field of MODIFY_QP in [`Attributes`].
+#[inline(always)]
+const fn kept(f: Field) -> Field {
+    Field { lsb: f.lsb - 32 * FIRST, ..f }
+}
+
+#[inline(always)]
+fn attribute(a: &Attributes, f: Field) -> u32 {
+    get(a, kept(f))
+}
+
+#[inline(always)]
+fn copy(to: &mut Attributes, c: &Block, f: Field) {
+    set(to, kept(f), get(c, f));
+}
+
+fn lowest(bits: u32) -> u32 {
+    let mut n = 0;
+    while bits >> n & 1 == 0 {
+        n += 1;
+    }
+    n
+}
+
+/// What may load a queue in a row.
+#[derive(Clone, Copy, PartialEq)]
+enum Loads {
+    /// Attributes only.
+    Nothing,
+    Psn,
+    Queue,
+}
+
+impl Plane {
+    pub(crate) fn create_qp(&mut self, c: &Block, owner: u8) -> Outcome<u32> {
+        let kind = get(c, create_qp::TYPE) as u8;
+        if !matches!(kind, qp_type::RC | qp_type::RAW) {
+            return Err(Refused::at(result::UNSUPPORTED, create_qp::TYPE));
+        }
+        let logs = [get(c, create_qp::SQ_LOG2) as u8, get(c, create_qp::RQ_LOG2) as u8];
+        let pd = self.pds.find(get(c, create_qp::PD), owner, create_qp::PD)?;
+        let send_cqn = self.cqs.find(get(c, create_qp::SEND_CQN), owner, create_qp::SEND_CQN)?;
+        let recv_cqn = self.cqs.find(get(c, create_qp::RECV_CQN), owner, create_qp::RECV_CQN)?;
+        for (base, log2) in [(create_qp::SQ_BASE, logs[0]), (create_qp::RQ_BASE, logs[1])] {
+            check(ring_fits(get_wide(c, base), (WQE_BLOCK as u32) << log2, WQE_BLOCK as u32), base)?;
+        }
+        let vacant = if kind == qp_type::RAW {
+            Some(0).filter(|_| self.qps[0].holder == 0)
+        } else {
+            self.qp_numbers.find(self.limits.qps)
+        };
+        let number = vacant.ok_or(Refused::new(result::NO_ROOM, 0))?;
+        self.qp_numbers.take(number);
+        self.pds.items[pd].refs += 1;
+        self.cqs.items[send_cqn].refs += 1;
+        self.cqs.items[recv_cqn].refs += 1;
+        let word = |f: Field| [c[f.lsb / 32], c[f.lsb / 32 + 1]];
+        self.qps[number as usize] = Qp {
+            holder: owner + 1,
+            kind,
+            pd: pd as u8,
+            logs,
+            send_cqn: send_cqn as u8,
+            recv_cqn: recv_cqn as u8,
+            sq_base: word(create_qp::SQ_BASE),
+            rq_base: word(create_qp::RQ_BASE),
+            ..Qp::NONE
+        };
+        Ok(number)
+    }
+
+    fn find_qp(&self, number: u32, owner: u8) -> Outcome<usize> {
+        held(self.qps.get(number as usize).map_or(0, |q| q.holder), owner, head::NUMBER)?;
+        Ok(number as usize)
+    }
+
+    pub(crate) fn modify_qp(&mut self, hw: &mut impl Hardware, c: &Block, owner: u8) -> Outcome {
+        let n = self.find_qp(get(c, head::NUMBER), owner)?;
+        let qp = &self.qps[n];
+        let mask = get(c, m::MASK);
+        let from = state(hw, n);
+        let to = if mask & attr::STATE != 0 { get(c, m::STATE) as u8 } else { from };
+        check(to <= qp_state::ERR, m::STATE)?;
+        let rule = rule(qp.kind, from, to).ok_or(Refused::new(result::BAD_TRANSITION, 0))?;
+        let forbidden = mask & !(rule.required | rule.optional | attr::STATE);
+        if forbidden != 0 {
+            return Err(Refused::new(result::FORBIDDEN_ATTRIBUTE, lowest(forbidden)));
+        }
+        let missing = rule.required & !mask;
+        if missing != 0 {
+            return Err(Refused::new(result::MISSING_ATTRIBUTE, lowest(missing)));
+        }
+        let unsupported = mask & UNSUPPORTED;
+        if unsupported != 0 {
+            return Err(Refused::new(result::UNSUPPORTED, m::MASK.lsb as u32 + lowest(unsupported)));
+        }
+        check(mask & attr::CUR_STATE == 0 || get(c, m::CUR_STATE) as u8 == from, m::CUR_STATE)?;
+
+        if to == qp_state::RESET {
+            self.reset(hw, n);
+            return Ok(());
+        }
+        // Judged on a copy: a refusal leaves all as it was.
+        let mut new = qp.attributes;
+        self.merge(&mut new, c, mask, hw.port() >> 16)?;
+        new[0] |= mask & !(attr::STATE | attr::CUR_STATE);
+        set(&mut new, kept(m::STATE), to as u32);
+        if mask & attr::AV != 0 {
+            self.leave_gid(n);
+            self.gids[attribute(&new, m::GID) as usize].refs += 1;
+        }
+        self.qps[n].attributes = new;
+        self.write_rows(hw, n, (from, to), mask);
+        Ok(())
+    }
+
+    /// Takes the attributes of `mask` over into `to`, each if its value is possible.
+    fn merge(&self, to: &mut Attributes, c: &Block, mask: u32, port_mtu: u32) -> Outcome {
+        let given = |bit: u32| mask & bit != 0;
+        if given(attr::PKEY_INDEX) {
+            check(get(c, m::PKEY_INDEX) == 0, m::PKEY_INDEX)?;
+        }
+        if given(attr::PORT) {
+            check(get(c, m::PORT) == 1, m::PORT)?;
+            copy(to, c, m::PORT);
+        }
+        if given(attr::ACCESS_FLAGS) {
+            copy(to, c, m::ACCESS);
+        }
+        if given(attr::PATH_MTU) {
+            let code = get(c, m::PATH_MTU);
+            check((1..=5).contains(&code) && (128 << code) + HEADERS <= port_mtu, m::PATH_MTU)?;
+            copy(to, c, m::PATH_MTU);
+        }
+        if given(attr::DEST_QPN) {
+            // 0 and 1 are management queue pairs, all ones is multicast.
+            check((2..0xff_ffff).contains(&get(c, m::DEST_QPN)), m::DEST_QPN)?;
+            copy(to, c, m::DEST_QPN);
+        }
+        if given(attr::RQ_PSN) {
+            copy(to, c, m::RQ_PSN);
+        }
+        if given(attr::SQ_PSN) {
+            copy(to, c, m::SQ_PSN);
+        }
+        if given(attr::MAX_QP_RD_ATOMIC) {
+            check(get(c, m::MAX_READS) <= self.limits.reads, m::MAX_READS)?;
+            copy(to, c, m::MAX_READS);
+        }
+        if given(attr::MAX_DEST_RD_ATOMIC) {
+            check(get(c, m::MAX_DEST_READS) <= self.limits.reads, m::MAX_DEST_READS)?;
+            copy(to, c, m::MAX_DEST_READS);
+        }
+        if given(attr::MIN_RNR_TIMER) {
+            copy(to, c, m::MIN_RNR_TIMER);
+        }
+        if given(attr::TIMEOUT) {
+            copy(to, c, m::TIMEOUT);
+        }
+        if given(attr::RETRY_CNT) {
+            copy(to, c, m::RETRY_CNT);
+        }
+        if given(attr::RNR_RETRY) {
+            copy(to, c, m::RNR_RETRY);
+        }
+        if given(attr::AV) {
+            self.merge_address(to, c)?;
+        }
+        Ok(())
+    }
+
+    fn merge_address(&self, to: &mut Attributes, c: &Block) -> Outcome {
+        const DIP: usize = m::DIP_LOW.lsb / 32;
+        const DMAC: usize = m::DMAC.lsb / 32;
+        let index = get(c, m::GID) as usize;
+        let gid = if index < GIDS { self.gids[index] } else { crate::objects::Gid::NONE };
+        if !gid.valid {
+            return Err(Refused::at(result::NO_OBJECT, m::GID));
+        }
+        check(get(c, m::TRAFFIC_CLASS) & 3 != 3, m::TRAFFIC_CLASS)?;
+        check(get(c, m::HOP_LIMIT) != 0, m::HOP_LIMIT)?;
+        check(is_unicast(get_wide(c, m::DMAC)), m::DMAC)?;
+        check(is_host(gid.is_ip6, &c[DIP..DIP + 4]), m::DIP_LOW)?;
+        for field in [m::GID, m::TRAFFIC_CLASS, m::HOP_LIMIT, m::PRIORITY, m::FLOW_LABEL] {
+            copy(to, c, field);
+        }
+        // DMAC and source port share two words.
+        const { assert!(m::SPORT.lsb == m::DMAC.lsb + m::DMAC.bits && m::SPORT.lsb + m::SPORT.bits == 32 * (DMAC + 2)) };
+        to[DMAC - FIRST] = c[DMAC];
+        to[DMAC - FIRST + 1] = c[DMAC + 1];
+        for i in 0..4 {
+            to[DIP - FIRST + i] = if gid.is_ip6 || i == 0 { c[DIP + i] } else { 0 };
+        }
+        Ok(())
+    }
+
+    /// The QP no longer refers to its GID.
+    fn leave_gid(&mut self, n: usize) {
+        let a = &self.qps[n].attributes;
+        if a[0] & attr::AV != 0 {
+            self.gids[attribute(a, m::GID) as usize].refs -= 1;
+        }
+    }
+
+    fn write_rows(&mut self, hw: &mut impl Hardware, n: usize, step: (u8, u8), mask: u32) {
+        use qp_state::{INIT, RESET, RTR, RTS};
+        let send = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+        let recv = attr::ACCESS_FLAGS | attr::MIN_RNR_TIMER | attr::MAX_DEST_RD_ATOMIC | attr::AV;
+        let if_any = |attributes: u32| (mask & attributes != 0).then_some(Loads::Nothing);
+        let (send, recv) = match step {
+            (RESET, INIT) => (Some(Loads::Queue), Some(Loads::Queue)),
+            (INIT, RTR) => (None, Some(Loads::Psn)),
+            (RTR, RTS) => (Some(Loads::Queue), if_any(recv)),
+            _ => (if_any(send), if_any(recv)),
+        };
+        let qp = &mut self.qps[n];
+        qp.loaded = true;
+        let owner = qp.holder as u32 - 1;
+        if mask & attr::AV != 0 {
+            hw.commit(id::QP_ADDRESS, n as u32, &self.address_row(n));
+        }
+        if let Some(loads) = send {
+            hw.commit(id::QP_SEND, n as u32, &self.send_row(n, loads, owner));
+        }
+        if let Some(loads) = recv {
+            hw.commit(id::QP_RECV, n as u32, &self.recv_row(n, loads, owner));
+        }
+        if step.0 != step.1 {
+            hw.commit(id::QP_STATE, n as u32, &state_row(step.1));
+        }
+    }
+
+    #[inline(always)]
+    fn address_row(&self, n: usize) -> Block {
+        let a = &self.qps[n].attributes;
+        let gid = attribute(a, m::GID);
+        let mut row = [0; 16];
+        put_wide(&mut row, qp_address::DMAC, get_wide(a, kept(m::DMAC)));
+        put(&mut row, qp_address::GID, gid);
+        put(&mut row, qp_address::TRAFFIC_CLASS, attribute(a, m::TRAFFIC_CLASS));
+        put_wide(&mut row, qp_address::DIP_LOW, get_wide(a, kept(m::DIP_LOW)));
+        put_wide(&mut row, qp_address::DIP_HIGH, get_wide(a, kept(m::DIP_HIGH)));
+        put(&mut row, qp_address::SPORT, attribute(a, m::SPORT));
+        put(&mut row, qp_address::HOP_LIMIT, attribute(a, m::HOP_LIMIT));
+        put(&mut row, qp_address::IS_IP6, self.gids[gid as usize].is_ip6 as u32);
+        put(&mut row, qp_address::PRIORITY, attribute(a, m::PRIORITY));
+        put(&mut row, qp_address::DEST_QPN, attribute(a, m::DEST_QPN));
+        put(&mut row, qp_address::PKEY, PKEY);
+        put(&mut row, qp_address::FLOW_LABEL, attribute(a, m::FLOW_LABEL));
+        row
+    }
+
+    fn send_row(&self, n: usize, loads: Loads, owner: u32) -> Block {
+        let qp = &self.qps[n];
+        let a = &qp.attributes;
+        let mut row = [0; 16];
+        put(&mut row, qp_send::TYPE, qp.kind as u32);
+        put(&mut row, qp_send::MTU, mtu(qp));
+        put(&mut row, qp_send::LOAD, (loads == Loads::Queue) as u32);
+        put(&mut row, qp_send::PD, qp.pd as u32);
+        put(&mut row, qp_send::CQN, qp.send_cqn as u32);
+        put(&mut row, qp_send::PSN, attribute(a, m::SQ_PSN));
+        put(&mut row, qp_send::MAX_READS, attribute(a, m::MAX_READS));
+        put(&mut row, qp_send::LOG2_BLOCKS, qp.logs[0] as u32);
+        put(&mut row, qp_send::RETRY_COUNT, attribute(a, m::RETRY_CNT));
+        put(&mut row, qp_send::RNR_RETRY, attribute(a, m::RNR_RETRY));
+        put(&mut row, qp_send::TIMEOUT, attribute(a, m::TIMEOUT));
+        put(&mut row, qp_send::OWNER, owner);
+        row[qp_send::BASE.lsb / 32..][..2].copy_from_slice(&qp.sq_base);
+        row
+    }
+
+    fn recv_row(&self, n: usize, loads: Loads, owner: u32) -> Block {
+        const DIP: usize = m::DIP_LOW.lsb / 32 - FIRST;
+        let qp = &self.qps[n];
+        let a = &qp.attributes;
+        let mut row = [0; 16];
+        put(&mut row, qp_recv::TYPE, qp.kind as u32);
+        put(&mut row, qp_recv::LOAD_PSN, (loads == Loads::Psn) as u32);
+        put(&mut row, qp_recv::MTU, mtu(qp));
+        put(&mut row, qp_recv::LOAD, (loads == Loads::Queue) as u32);
+        put(&mut row, qp_recv::PD, qp.pd as u32);
+        put(&mut row, qp_recv::CQN, qp.recv_cqn as u32);
+        put(&mut row, qp_recv::PSN, attribute(a, m::RQ_PSN));
+        put(&mut row, qp_recv::MAX_DEST_READS, attribute(a, m::MAX_DEST_READS));
+        put(&mut row, qp_recv::LOG2_BLOCKS, qp.logs[1] as u32);
+        put(&mut row, qp_recv::MIN_RNR_TIMER, attribute(a, m::MIN_RNR_TIMER));
+        put(&mut row, qp_recv::ACCESS, attribute(a, m::ACCESS));
+        put(&mut row, qp_recv::OWNER, owner);
+        row[qp_recv::BASE.lsb / 32..][..2].copy_from_slice(&qp.rq_base);
+        put(&mut row, qp_recv::PKEY, PKEY);
+        row[qp_recv::SIP_LOW.lsb / 32..][..4].copy_from_slice(&a[DIP..DIP + 4]);
+        row
+    }
+
+    /// Brings a QP to RESET: nothing of it is under way in the device, or will touch its rings, when this returns.
+    fn reset(&mut self, hw: &mut impl Hardware, n: usize) {
+        self.leave_gid(n);
+        if self.qps[n].loaded {
+            hw.commit(id::QP_STATE, n as u32, &state_row(qp_state::RESET));
+            // Doorbells are refused first; the queues forget their rings when no fetch is under way any more.
+            hw.commit(id::QP_SEND, n as u32, &self.send_row(n, Loads::Nothing, NOBODY as u32));
+            hw.commit(id::QP_RECV, n as u32, &self.recv_row(n, Loads::Nothing, NOBODY as u32));
+            hw.drain();
+            let mut row = [0; 16];
+            put(&mut row, qp_send::LOAD, 1);
+            put(&mut row, qp_send::OWNER, NOBODY as u32);
+            hw.commit(id::QP_SEND, n as u32, &row);
+            let mut row = [0; 16];
+            put(&mut row, qp_recv::LOAD, 1);
+            put(&mut row, qp_recv::OWNER, NOBODY as u32);
+            hw.commit(id::QP_RECV, n as u32, &row);
+        }
+        self.qps[n].loaded = false;
+        self.qps[n].attributes = [0; 16 - FIRST];
+    }
+
+    /// State and PSNs are the engines', all else is as it was set.
+    pub(crate) fn query_qp(&self, hw: &mut impl Hardware, number: u32, owner: u8, a: &mut Block) -> Outcome {
+        let n = self.find_qp(number, owner)?;
+        let qp = &self.qps[n];
+        a[FIRST..].copy_from_slice(&qp.attributes);
+        set(a, m::STATE, state(hw, n) as u32);
+        if qp.loaded {
+            let mut row = [0; 3];
+            hw.fetch(id::QP_SEND, number, &mut row);
+            set(a, m::SQ_PSN, get(&row, qp_send::PSN));
+            hw.fetch(id::QP_RECV, number, &mut row);
+            set(a, m::RQ_PSN, get(&row, qp_recv::PSN));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn destroy_qp(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {
+        let n = self.find_qp(number, owner)?;
+        self.reset(hw, n);
+        let qp = &mut self.qps[n];
+        qp.holder = 0;
+        self.pds.items[qp.pd as usize].refs -= 1;
+        self.cqs.items[qp.send_cqn as usize].refs -= 1;
+        self.cqs.items[qp.recv_cqn as usize].refs -= 1;
+        if n != 0 {
+            self.qp_numbers.free(number);
+        }
+        Ok(())
+    }
+}
+
+/// Path MTU code; raw frames are as long as the port takes them.
+fn mtu(qp: &Qp) -> u32 {
+    if qp.kind == qp_type::RAW { 5 } else { attribute(&qp.attributes, m::PATH_MTU) }
+}
+
+fn state_row(state: u8) -> Block {
+    let mut row = [0; 16];
+    put(&mut row, qp_state_row::STATE, state as u32);
+    row
+}
+
+/// The state as it stands: an engine may have moved the QP to ERR.
+fn state(hw: &mut impl Hardware, n: usize) -> u8 {
+    let mut row = [0; 1];
+    hw.fetch(id::QP_STATE, n as u32, &mut row);
+    get(&row, qp_state_row::STATE) as u8
+}

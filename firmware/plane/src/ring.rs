@@ -1,0 +1,90 @@
+//! The command ring and what happens between commands.
+
+use crate::{
+    Hardware, Plane,
+    words::{Block, get, put},
+};
+use abi::{
+    cmd::{ANSWER, SLOT, answer, head, result},
+    queue::event,
+};
+
+impl Plane {
+    /// Executes the next command, if there is one: fetch, execute, answer, count.
+    pub fn step(&mut self, hw: &mut impl Hardware) -> bool {
+        if hw.producer() == self.answered {
+            return false;
+        }
+        let ring = hw.ring();
+        let slot = self.answered & ((1 << ring.log2) - 1);
+        let at = ring.base + slot as u64 * SLOT as u64;
+        let mut c: Block = [0; 16];
+        let mut a = [0; 16];
+        if hw.dma_read(at, &mut c) {
+            a = self.execute(hw, &c);
+        } else {
+            put(&mut a, answer::RESULT, result::DEVICE_ERROR as u32);
+        }
+        if a[0] & 0xff != result::OK as u32 {
+            log_refusal(hw, &c, a[0]);
+        }
+        put(&mut a, answer::PHASE, !(self.answered >> ring.log2) & 1);
+        let sent = hw.dma_write(at + ANSWER as u64, &a);
+        self.answered = self.answered.wrapping_add(1);
+        hw.answered(self.answered);
+        if sent && get(&c, head::EVENT) == 1 && self.eqs.items[0].holder != 0 {
+            hw.event(0, event::COMMAND, slot, 0);
+        }
+        true
+    }
+
+    /// Tells the driver when the link came or went.
+    pub fn watch_link(&mut self, hw: &mut impl Hardware) {
+        let link = hw.port() & 1 == 1;
+        if link != self.link {
+            self.link = link;
+            if self.eqs.items[0].holder != 0 {
+                hw.event(0, event::PORT, 1, link as u32);
+            }
+        }
+    }
+}
+
+/// A line such as `op 11 owner 1 number 5: result 2 field 104`.
+fn log_refusal(hw: &mut impl Hardware, c: &Block, answer0: u32) {
+    let mut line = Line { text: [b' '; 64], len: 0 };
+    line.text(b"op ").number(get(c, head::OPCODE)).text(b" owner ").number(get(c, head::OWNER));
+    line.text(b" number ").number(get(c, head::NUMBER)).text(b": result ").number(answer0 & 0xff);
+    line.text(b" field ").number(answer0 >> 16);
+    // Spaces up to a multiple of 4, the last of them a line end.
+    let len = (line.len | 3) + 1;
+    line.text[len - 1] = b'\n';
+    hw.log(&line.text[..len]);
+}
+
+struct Line {
+    text: [u8; 64],
+    len: usize,
+}
+
+impl Line {
+    fn text(&mut self, text: &[u8]) -> &mut Self {
+        for byte in text {
+            self.text[self.len] = *byte;
+            self.len += 1;
+        }
+        self
+    }
+
+    fn number(&mut self, mut n: u32) -> &mut Self {
+        let (mut digits, mut at) = ([0; 10], 10);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                return self.text(&digits[at..]);
+            }
+        }
+    }
+}
