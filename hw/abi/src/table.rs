@@ -122,6 +122,12 @@ layout! {
         OWNER = 104, 12;
         /// Address of the ring in host memory, aligned to 64.
         BASE = 128, 64;
+        /// Reads only: posted blocks, free-running.
+        PRODUCER = 448, 16;
+        /// Reads only: consumed blocks, free-running.
+        CONSUMER = 464, 16;
+        /// Reads only: blocks on chip, free-running.
+        FETCHED = 480, 16;
     }
 }
 
@@ -161,6 +167,12 @@ layout! {
         SIP_LOW = 256, 64;
         /// Rest of the source IP.
         SIP_HIGH = 320, 64;
+        /// Reads only: posted blocks, free-running.
+        PRODUCER = 448, 16;
+        /// Reads only: consumed blocks, free-running.
+        CONSUMER = 464, 16;
+        /// Reads only: blocks on chip, free-running.
+        FETCHED = 480, 16;
     }
 }
 

@@ -308,18 +308,17 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::testing::options;
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
     use std::collections::{HashMap, VecDeque};
-    use verilate::{Model, bits};
+    use verilate::{Model, Options, bits};
 
     const TABLES: [u8; 4] = [table::id::QP_SEND, table::id::QP_RECV, table::id::CQ, table::id::EQ];
     const SIZES: [u64; 4] = [64, 64, 16, 8];
     const OUT: [&str; 4] = ["sq", "rq", "cq", "eq"];
 
     fn model() -> Model {
-        let mut m = Model::of(|| Doorbell::new(64, 16, 8), options()).unwrap();
+        let mut m = Model::of(|| Doorbell::new(64, 16, 8), Options::default()).unwrap();
         m.reset();
         m.set("bar_valid", 0);
         m.set("table.valid", 0);

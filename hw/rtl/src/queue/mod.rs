@@ -2,8 +2,11 @@
 pub mod completion;
 pub mod doorbell;
 pub mod event;
+pub mod flags;
+pub mod scheduler;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod work_queue;
 
 use hdl::prelude::*;
 

@@ -108,6 +108,13 @@ impl<T: Synth> Fifo<T> {
     }
 }
 
+/// A stand-in of one message, so that a block can name its FIFOs and take the rest from its own default.
+impl<T: Synth> Default for Fifo<T> {
+    fn default() -> Self {
+        Fifo::new(1)
+    }
+}
+
 impl<T: Synth> Logic for Fifo<T> {
     #[kernel]
     fn update(&mut self) {

@@ -12,7 +12,7 @@ pub use arbiter::Arbiter;
 pub use byte_ram::{ByteRam, READ_LATENCY, WRITE_LATENCY, rotate_left, rotate_right};
 pub use fifo::Fifo;
 pub use slice::Slice;
-pub use table::{Table, Table2};
+pub use table::{FreshTable, Table, Table2};
 
 use crate::msg::TableReq;
 use hdl::prelude::*;

@@ -151,6 +151,53 @@ impl<T: Synth> Logic for Table2<T> {
     }
 }
 
+/// A [`Table`] whose writer does not know its reader: a row that is read in the cycle of its write gives the new data.
+#[derive(Clone, Debug, Default, LogicBlock)]
+pub struct FreshTable<T: Synth> {
+    pub clock: Signal<In, Clock>,
+    pub we: Signal<In, Bit>,
+    pub waddr: Signal<In, Bits<24>>,
+    pub wdata: Signal<In, T>,
+    pub re: Signal<In, Bit>,
+    pub raddr: Signal<In, Bits<24>>,
+    pub rdata: Signal<Out, T>,
+    table: Table<T>,
+    read: DFF<Bit>,
+    same: [DFF<Bit>; 2],
+    data: [DFF<T>; 2],
+}
+
+impl<T: Synth> FreshTable<T> {
+    /// As [`Table::new`].
+    pub fn new(rows: usize, style: &'static str) -> Self {
+        FreshTable { table: Table::new(rows, style), ..Default::default() }
+    }
+}
+
+impl<T: Synth> Logic for FreshTable<T> {
+    #[kernel]
+    fn update(&mut self) {
+        dff_setup!(self, clock, read, same, data);
+        clock!(self, clock, table);
+        let re = self.re.val();
+        self.table.we.next = self.we.val();
+        self.table.waddr.next = self.waddr.val();
+        self.table.wdata.next = self.wdata.val();
+        self.table.re.next = re;
+        self.table.raddr.next = self.raddr.val();
+        self.read.d.next = re;
+        if re {
+            self.same[0].d.next = self.we.val() && self.waddr.val() == self.raddr.val();
+            self.data[0].d.next = self.wdata.val();
+        }
+        if self.read.q.val() {
+            self.same[1].d.next = self.same[0].q.val();
+            self.data[1].d.next = self.data[0].q.val();
+        }
+        self.rdata.next = if self.same[1].q.val() { self.data[1].q.val() } else { self.table.rdata.val() };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,171 @@
+//! A bit per queue, and a round-robin finder of set bits: what the work queues and the scheduler are made of.
+//!
+//! ```text
+//! cycle    0        1          2           3           4
+//! Scan     bits     any/group  group       its 64 bits  lowest bit -> pick
+//! ```
+//! Both work on groups of 64 bits, so that no path is wider than that. The finder takes a group's bits once and hands
+//! them out one a cycle before it turns to the next group: each set bit is found once a round. It waits only for its
+//! output to be taken.
+
+use crate::{msg::Qp, stream::Source};
+use hdl::prelude::*;
+
+/// Groups of 64 bits in the largest vector.
+const GROUPS: usize = 64;
+
+/// Mask of bit `at`.
+#[hdl_fn]
+pub fn one_hot(at: Bits<6>) -> Bits<64> {
+    let one: Bits<64> = 1.into();
+    one << at
+}
+
+/// Number of the only set bit.
+#[hdl_fn]
+fn number_of(x: Bits<64>) -> Bits<6> {
+    cat!(
+        6;
+        (x & 0xffff_ffff_0000_0000_u64).any(),
+        (x & 0xffff_0000_ffff_0000_u64).any(),
+        (x & 0xff00_ff00_ff00_ff00_u64).any(),
+        (x & 0xf0f0_f0f0_f0f0_f0f0_u64).any(),
+        (x & 0xcccc_cccc_cccc_cccc_u64).any(),
+        (x & 0xaaaa_aaaa_aaaa_aaaa_u64).any()
+    )
+}
+
+/// The lowest set bit.
+#[hdl_fn]
+fn lowest(x: Bits<64>) -> Bits<64> {
+    x & (!x + 1)
+}
+
+/// N bits in registers, N a multiple of 64. In one cycle a set wins over a clear of the same bit.
+#[derive(LogicBlock, Default)]
+pub struct Flags<const N: usize> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Sets bit `set_at[i]`.
+    pub set: Arr<Signal<In, Bit>, 3>,
+    pub set_at: Arr<Signal<In, Qp>, 3>,
+    /// Clears bit `clear_at`.
+    pub clear: Signal<In, Bit>,
+    pub clear_at: Signal<In, Qp>,
+    /// Clears the 64 bits of group `drop_group`.
+    pub drop: Signal<In, Bit>,
+    pub drop_group: Signal<In, Bits<6>>,
+    pub bits: Signal<Out, Bits<N>>,
+    group: Arr<Reg<Bits<64>>, GROUPS>,
+}
+
+impl<const N: usize> Logic for Flags<N> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, group);
+        let clear_mask = !one_hot(self.clear_at.val().get_bits::<6>(0));
+        let masks = cat!(
+            192;
+            one_hot(self.set_at[2].val().get_bits::<6>(0)),
+            one_hot(self.set_at[1].val().get_bits::<6>(0)),
+            one_hot(self.set_at[0].val().get_bits::<6>(0))
+        );
+        self.bits.next = 0.into();
+        for g in 0..N / 64 {
+            let old = self.group[g].q.val();
+            let mut new = old;
+            if self.drop.val() && self.drop_group.val() == g {
+                new = 0.into();
+            }
+            if self.clear.val() && self.clear_at.val().get_bits::<6>(6) == g {
+                new = new & clear_mask;
+            }
+            for s in 0..3 {
+                if self.set[s].val() && self.set_at[s].val().get_bits::<6>(6) == g {
+                    new = new | masks.get_bits::<64>(64 * s);
+                }
+            }
+            self.group[g].d.next = new;
+            self.bits.next.set_bits::<64>(64 * g, old);
+        }
+    }
+}
+
+/// Finds the set bits of N, round robin. `take` tells that the bits of `group` are taken: their owner may clear them.
+#[derive(LogicBlock, Default)]
+pub struct Scan<const N: usize> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    pub bits: Signal<In, Bits<N>>,
+    pub take: Signal<Out, Bit>,
+    pub group: Signal<Out, Bits<6>>,
+    pub pick: Source<Qp>,
+    any: Reg<Bits<64>>,
+    /// Group to look into, its bits, and the group whose bits are handed out.
+    look: Reg<Bits<6>>,
+    look_valid: Reg<Bit>,
+    ahead: Reg<Bits<64>>,
+    ahead_group: Reg<Bits<6>>,
+    now: Reg<Bits<64>>,
+    now_group: Reg<Bits<6>>,
+    out: Reg<Qp>,
+    out_valid: Reg<Bit>,
+}
+
+impl<const N: usize> Logic for Scan<N> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, any, look, look_valid, ahead, ahead_group, now, now_group, out, out_valid);
+        let bits = self.bits.val();
+        let mut any: Bits<64> = 0.into();
+        let mut word: Bits<64> = 0.into();
+        for g in 0..N / 64 {
+            let group = bits.get_bits::<64>(64 * g);
+            any = any.replace_bit(g, group.any());
+            if self.look.q.val() == g {
+                word = group;
+            }
+        }
+        self.any.d.next = any;
+
+        // Hand out the lowest bit; go on with the next group when that was the last.
+        let free = !self.out_valid.q.val() || self.pick.ready.val();
+        let now = self.now.q.val();
+        let bit = lowest(now);
+        let rest = if free { now & !bit } else { now };
+        if free {
+            self.out_valid.d.next = now.any();
+            self.out.d.next = cat!(self.now_group.q.val(), number_of(bit));
+        }
+        self.now.d.next = rest;
+        let load = !rest.any();
+        if load {
+            self.now.d.next = self.ahead.q.val();
+            self.now_group.d.next = self.ahead_group.q.val();
+            self.ahead.d.next = 0.into();
+        }
+
+        // Take the bits of the group that was chosen.
+        let take = self.look_valid.q.val() && (load || !self.ahead.q.val().any());
+        if take {
+            self.ahead.d.next = word;
+            self.ahead_group.d.next = self.look.q.val();
+        }
+        self.take.next = take;
+        self.group.next = self.look.q.val();
+
+        // Choose a group: the next one above the last, else the lowest.
+        if take || !self.look_valid.q.val() {
+            let some = self.any.q.val();
+            let last = one_hot(self.look.q.val());
+            let above = some & !(last | (last - 1));
+            let found = if above.any() { lowest(above) } else { lowest(some) };
+            self.look_valid.d.next = some.any();
+            if some.any() {
+                self.look.d.next = number_of(found);
+            }
+        }
+        self.pick.valid.next = self.out_valid.q.val();
+        self.pick.data.next = self.out.q.val();
+    }
+}

@@ -1,0 +1,705 @@
+//! Brings posted WQE blocks on chip ahead of their reader: once for the send queues, once for the receive queues.
+//!
+//! Each queue has a ring of prefetched 64-byte blocks. An *operation* on a queue is a doorbell or consumption seen (fetch
+//! more), a fetch that has come back (retire), a go back, a load, or a query. It passes a pipeline; a second one on the same queue
+//! waits until the first has written its row, so that rows have no hazards:
+//!
+//! ```text
+//! cycle     0        1        2         3        4
+//!           choose   (RAM)    differ-   decide   write row, flags,
+//!           queue             ences              DMA read, error
+//! ```
+//! A doorbell writes the producer RAM and sets the queue's *dirty* bit; the finder brings the queue up later. Fetches live in
+//! 64 slots and are retired in the order in which they were made, whatever the order of their data, so a queue's blocks appear
+//! in order. A go back or load marks the queue's slots void: their data is dropped and they retire without effect.
+//! A direct WQE that is the next block takes a slot without a DMA read.
+//!
+//! A fetch starts only with a slot free, and its data has its place in the ring: nothing that comes in ever waits. Out,
+//! the block waits for `dma_read` and for the QP error intake, which do not wait for it.
+
+use super::flags::{Flags, Scan};
+use crate::{
+    msg::{DmaData, DmaRead, Qp, QpError, QpView, QueueIndex, QueueView, Ring},
+    stream::{Fifo, FreshTable, Sink, Source, Table, TablePort},
+};
+use abi::{
+    queue::send_wqe,
+    status::{cause, counter},
+    table::{qp_recv, qp_send},
+};
+use hdl::prelude::*;
+
+/// Fetches in flight.
+const SLOTS: usize = 64;
+/// Operations that may be between their choice and their effect.
+const PIPE: u64 = 5;
+/// DMA reads and errors that may wait for their takers.
+const WAITING: usize = 16;
+
+/// Where a ring lies.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Place {
+    /// Address / 64.
+    base: Bits<58>,
+    log2: Bits<4>,
+}
+
+/// State of a queue.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct State {
+    /// Blocks below are posted, as far as doorbells were sound.
+    posted: Bits<16>,
+    /// Blocks below are asked for.
+    asked: Bits<16>,
+    /// Blocks below are on chip.
+    fetched: Bits<16>,
+    /// A doorbell or DMA error stopped the queue until it is loaded anew.
+    dead: Bit,
+}
+
+/// Operations.
+#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
+enum Kind {
+    None,
+    Fetch,
+    Retire,
+    Back,
+    Load,
+    Query,
+}
+
+/// An operation in the pipeline.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Op {
+    kind: Kind,
+    queue: Qp,
+    /// Retire: blocks, and whether one of them is bad.
+    blocks: Bits<3>,
+    bad: Bit,
+}
+
+/// Differences that decide about a fetch.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Distance {
+    /// Doorbell beyond the consumer, and the sound producer beyond it.
+    rung: Bits<16>,
+    sound: Bits<16>,
+    /// Doorbell beyond what is asked for.
+    wanted: Bits<16>,
+    /// Free blocks on chip.
+    room: Bits<16>,
+    /// Blocks of the ring in host memory.
+    size: Bits<16>,
+    /// Fetched blocks to be retired fit below the sound producer.
+    retires: Bit,
+}
+
+/// A fetch in flight.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Slot {
+    queue: Qp,
+    index: Bits<16>,
+    blocks: Bits<3>,
+}
+
+/// What becomes of a direct WQE.
+#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
+enum Direct {
+    None,
+    /// Told, its doorbell not yet seen.
+    Told,
+    /// Posted: to be used when the queue comes up.
+    Posted,
+    /// Takes its slot.
+    Chosen,
+    /// Has its slot, waits for a free cycle of the block RAM.
+    Writing,
+}
+
+/// Work queues of N QPs over a bus of W bits.
+#[derive(LogicBlock, Default)]
+pub struct WorkQueue<const W: usize, const N: usize> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// A doorbell.
+    pub ring: Signal<In, Ring>,
+    pub ring_valid: Signal<In, Bit>,
+    /// First block of a send WQE, before its doorbell.
+    pub direct: Signal<In, Bits<512>>,
+    pub direct_valid: Signal<In, Bit>,
+    /// Rows of QP_SEND or QP_RECV; a read gives the live indices.
+    pub table: TablePort,
+    /// Reads block `index` of queue `number`; `block` and `view` follow two cycles later and stay until the next.
+    pub re: Signal<In, Bit>,
+    pub number: Signal<In, Qp>,
+    pub index: Signal<In, Bits<16>>,
+    pub block: Signal<Out, Bits<512>>,
+    pub view: Signal<Out, QueueView>,
+    /// New consumer index: always taken.
+    pub consume: Sink<QueueIndex>,
+    /// Fetch again from an index, which also becomes the consumer index. Taken when done: from then on `view` tells of it.
+    pub back: Sink<QueueIndex>,
+    pub dma: Source<DmaRead>,
+    /// Data of the reads, taken always.
+    pub data: Signal<In, DmaData>,
+    pub beat: Signal<In, Bits<W>>,
+    pub data_valid: Signal<In, Bit>,
+    /// Queues with blocks on chip that were not consumed.
+    pub work: Signal<Out, Bits<N>>,
+    /// A doorbell out of range, or a DMA error.
+    pub error: Source<QpError>,
+    /// Reads a QP's generation for an error.
+    pub qp_re: Signal<Out, Bit>,
+    pub qp_addr: Signal<Out, Qp>,
+    pub qp: Signal<In, QpView>,
+    pub count: Signal<Out, Bits<64>>,
+    // Rows. The producer RAM has the last doorbell, sound or not.
+    place: Table<Place>,
+    state: Table<State>,
+    producer: FreshTable<Bits<16>>,
+    consumer: FreshTable<Bits<16>>,
+    seen: FreshTable<QueueView>,
+    banks: Arr<Table<Bits<64>>, 8>,
+    // Flags.
+    dirty: Flags<N>,
+    ready: Flags<N>,
+    scan: Scan<N>,
+    // Pipeline.
+    first: Reg<Op>,
+    second: Reg<Op>,
+    third: Reg<Op>,
+    fourth: Reg<Op>,
+    distance: DFF<Distance>,
+    old: DFF<State>,
+    old_place: DFF<Place>,
+    old_consumer: DFF<Bits<16>>,
+    new: DFF<State>,
+    new_consumer: DFF<Bits<16>>,
+    /// Decided: fetch this many blocks, from here; take the direct WQE; more remains; error.
+    fetch: Reg<Bits<3>>,
+    fetch_from: DFF<Bits<58>>,
+    fetch_index: DFF<Bits<16>>,
+    use_direct: Reg<Bit>,
+    more: Reg<Bit>,
+    fault: Reg<Bits<8>>,
+    /// The end of a load or go back: rows that others write too.
+    last: Reg<Op>,
+    last_producer: Reg<Bit>,
+    last_consumer: Reg<Bit>,
+    // Slots.
+    slots: Arr<Ram<Slot, 6>, 2>,
+    slot_queue: Arr<Reg<Qp>, SLOTS>,
+    missing: Arr<Reg<Bits<9>>, SLOTS>,
+    void: Reg<Bits<64>>,
+    bad: Reg<Bits<64>>,
+    head: Reg<Bits<7>>,
+    tail: Reg<Bits<7>>,
+    used: Reg<Bits<7>>,
+    /// The slot at the head is being looked at; it has come back.
+    looked: Reg<Bit>,
+    back_valid: Reg<Bit>,
+    came: Reg<Slot>,
+    came_void: Reg<Bit>,
+    came_bad: Reg<Bit>,
+    // Data, one cycle later.
+    data_in: Reg<Bit>,
+    data_word: DFF<DmaData>,
+    data_beat: DFF<Bits<W>>,
+    // Direct WQE.
+    direct_state: Reg<Direct>,
+    direct_block: DFF<Bits<512>>,
+    direct_slot: DFF<Bits<6>>,
+    // Output.
+    reads: Fifo<DmaRead>,
+    errors: Fifo<QpError>,
+    error_step: Reg<Bits<2>>,
+    _table: Hidden<u8>,
+    _blocks: Hidden<u64>,
+}
+
+impl<const W: usize, const N: usize> WorkQueue<W, N> {
+    /// `table` is QP_SEND or QP_RECV; `blocks`, a power of two from 8 to 64, are kept on chip per queue.
+    pub fn new(table: u8, blocks: usize) -> Self {
+        assert!(N % 64 == 0 && (64..=4096).contains(&N) && [64, 128, 256, 512].contains(&W));
+        assert!(blocks.is_power_of_two() && (8..=64).contains(&blocks));
+        WorkQueue {
+            place: Table::new(N, ""),
+            state: Table::new(N, ""),
+            producer: FreshTable::new(N, ""),
+            consumer: FreshTable::new(N, ""),
+            seen: FreshTable::new(N, ""),
+            banks: Arr::from_fn(|_| Table::new(N * blocks, "ultra")),
+            slots: Arr::from_fn(|_| Ram::default().style("distributed")),
+            reads: Fifo::new(WAITING),
+            errors: Fifo::new(WAITING),
+            _table: Hidden(table),
+            _blocks: Hidden(blocks as u64),
+            ..Default::default()
+        }
+    }
+}
+
+/// The smaller of a 16-bit number and a small one.
+#[hdl_fn]
+fn least(a: Bits<16>, b: Bits<3>) -> Bits<3> {
+    if a < b.cast::<16>() { a.get_bits::<3>(0) } else { b }
+}
+
+impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, first, second, third, fourth, fetch, use_direct, more, fault, last, last_producer);
+        regs!(self, clock, rst, last_consumer, slot_queue, missing, void, bad, head, tail, used, looked, back_valid);
+        regs!(self, clock, rst, came, came_void, came_bad, data_in, direct_state, error_step);
+        dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, fetch_index);
+        dff_setup!(self, clock, data_word, data_beat, direct_block, direct_slot);
+        clock!(self, clock, place, state, producer, consumer, seen);
+        clock_reset!(self, clock, rst, dirty, ready, scan, reads, errors);
+        for b in 0..8 {
+            clock!(self, clock, banks[b]);
+        }
+        for s in 0..2 {
+            clock!(self, clock, slots[s]);
+        }
+        let depth: Bits<24> = elab!(bits::<24>(self._blocks.0));
+        let mask: Bits<16> = elab!(bits::<16>(self._blocks.0 - 1));
+
+        // ---- The reader.
+        let row = (self.number.val().cast::<16>() * depth.get_bits::<16>(0)).get_bits::<24>(0)
+            + (self.index.val() & mask).cast::<24>();
+        for b in 0..8 {
+            self.banks[b].re.next = self.re.val();
+            self.banks[b].raddr.next = row;
+        }
+        self.block.next = cat!(
+            512;
+            self.banks[7].rdata.val(),
+            self.banks[6].rdata.val(),
+            self.banks[5].rdata.val(),
+            self.banks[4].rdata.val(),
+            self.banks[3].rdata.val(),
+            self.banks[2].rdata.val(),
+            self.banks[1].rdata.val(),
+            self.banks[0].rdata.val()
+        );
+        self.seen.re.next = self.re.val();
+        self.seen.raddr.next = self.number.val().cast::<24>();
+        self.view.next = self.seen.rdata.val();
+
+        // ---- Choose an operation on a queue that has none under way.
+        let first = self.first.q.val();
+        let second = self.second.q.val();
+        let third = self.third.q.val();
+        let fourth = self.fourth.q.val();
+        let last = self.last.q.val();
+        let came = self.came.q.val();
+        let req = self.table.req.val();
+        let mine = self.table.valid.val() && req.table == elab!(self._table.0);
+        let loads = mine && req.write && req.row.get_bit(elab!(qp_send::LOAD.lsb));
+        let query = mine && !req.write;
+        let busy_table = first.kind == Kind::Load
+            || second.kind == Kind::Load
+            || third.kind == Kind::Load
+            || fourth.kind == Kind::Load
+            || last.kind == Kind::Load
+            || first.kind == Kind::Query
+            || second.kind == Kind::Query
+            || third.kind == Kind::Query
+            || fourth.kind == Kind::Query;
+        let busy_back = first.kind == Kind::Back
+            || second.kind == Kind::Back
+            || third.kind == Kind::Back
+            || fourth.kind == Kind::Back
+            || last.kind == Kind::Back;
+        let error_room = self.errors.fill.val() <= elab!(WAITING as u64 - PIPE);
+        let fetch_room = self.reads.fill.val() <= elab!(WAITING as u64 - PIPE)
+            && self.used.q.val() <= elab!(SLOTS as u64 - PIPE)
+            && error_room;
+        // Loads and go backs end in `last`: one of them at a time.
+        let mut op = Op { kind: Kind::None, queue: self.scan.pick.data.val(), blocks: came.blocks, bad: false };
+        if (loads || query) && !busy_table && !busy_back {
+            op.kind = if loads { Kind::Load } else { Kind::Query };
+            op.queue = req.index.get_bits::<12>(0);
+        } else if self.back.valid.val() && !busy_table && !busy_back {
+            op.kind = Kind::Back;
+            op.queue = self.back.data.val().queue;
+        } else if self.back_valid.q.val() && !self.came_void.q.val() && error_room {
+            op.kind = Kind::Retire;
+            op.queue = came.queue;
+            op.bad = self.came_bad.q.val();
+        } else if self.scan.pick.valid.val() && fetch_room {
+            op.kind = Kind::Fetch;
+        }
+        let taken = first.kind != Kind::None && first.queue == op.queue
+            || second.kind != Kind::None && second.queue == op.queue
+            || third.kind != Kind::None && third.queue == op.queue
+            || fourth.kind != Kind::None && fourth.queue == op.queue
+            || last.kind != Kind::None && last.queue == op.queue;
+        if taken {
+            op.kind = Kind::None;
+        }
+        self.scan.pick.ready.next = op.kind == Kind::Fetch;
+        self.first.d.next = op;
+        let go = op.kind != Kind::None;
+        let at = op.queue.cast::<24>();
+        self.place.re.next = go;
+        self.place.raddr.next = at;
+        self.state.re.next = go;
+        self.state.raddr.next = at;
+        self.producer.re.next = go;
+        self.producer.raddr.next = at;
+        self.consumer.re.next = go;
+        self.consumer.raddr.next = at;
+        self.second.d.next = first;
+
+        // ---- Cycle 2: differences.
+        let state = self.state.rdata.val();
+        let place = self.place.rdata.val();
+        let producer = self.producer.rdata.val();
+        let consumer = self.consumer.rdata.val();
+        let one: Bits<16> = 1.into();
+        self.third.d.next = second;
+        self.old.d.next = state;
+        self.old_place.d.next = place;
+        self.old_consumer.d.next = consumer;
+        self.distance.d.next = Distance {
+            rung: producer - consumer,
+            sound: state.posted - consumer,
+            wanted: producer - state.asked,
+            room: consumer + depth.get_bits::<16>(0) - state.asked,
+            size: one << place.log2,
+            retires: state.posted - state.fetched >= second.blocks.cast::<16>(),
+        };
+
+        // ---- Cycle 3: decide.
+        let d = self.distance.q.val();
+        let old = self.old.q.val();
+        self.fourth.d.next = third;
+        let mut new = old;
+        let mut new_consumer = self.old_consumer.q.val();
+        let mut fetch: Bits<3> = 0.into();
+        let mut fault: Bits<8> = 0.into();
+        let mut more: Bit = false;
+        let mut use_direct: Bit = false;
+        let mut direct = self.direct_state.q.val();
+        let direct_block = self.direct_block.q.val();
+        let direct_index = direct_block.get_bits::<16>(elab!(send_wqe::INDEX.lsb));
+        let direct_queue = direct_block.get_bits::<12>(elab!(send_wqe::QPN.lsb));
+        // Fetches end at multiples of 4 blocks and at the end of a smaller ring.
+        let in_four = old.asked.get_bits::<2>(0);
+        let to_end = if d.size == 1 {
+            1.into()
+        } else if d.size == 2 {
+            cat!(3; false, !in_four.get_bit(0), in_four.get_bit(0))
+        } else {
+            bits::<3>(4) - in_four.cast::<3>()
+        };
+        let full = least(d.wanted, to_end);
+        let sound = d.rung <= d.size && d.rung >= d.sound;
+        let armed = direct == Direct::Posted && direct_queue == third.queue;
+        match third.kind {
+            Kind::Fetch => {
+                if !old.dead && !sound {
+                    new.dead = true;
+                    new.posted = old.asked;
+                    fault = bits::<8>(cause::DOORBELL_RANGE as u64);
+                } else if !old.dead {
+                    new.posted = old.asked + d.wanted;
+                    if armed && direct_index == old.asked && d.wanted.any() && d.room.any() {
+                        use_direct = true;
+                        fetch = 1.into();
+                        direct = Direct::Chosen;
+                    } else if d.room >= full.cast::<16>() {
+                        // When room is what limits, wait for a whole fetch of it.
+                        fetch = full;
+                    }
+                    if armed && direct_index != old.asked {
+                        direct = Direct::None;
+                    }
+                    more = fetch.any() && d.wanted != fetch.cast::<16>();
+                    new.asked = old.asked + fetch.cast::<16>();
+                }
+            }
+            Kind::Retire => {
+                if third.bad {
+                    new.dead = true;
+                    new.posted = old.fetched;
+                    new.asked = old.fetched;
+                    if !old.dead {
+                        fault = bits::<8>(cause::DMA_ERROR as u64);
+                    }
+                } else if d.retires {
+                    new.fetched = old.fetched + third.blocks.cast::<16>();
+                }
+            }
+            Kind::Back => {
+                let index = self.back.data.val().index;
+                new.asked = index;
+                new.fetched = index;
+                new_consumer = index;
+                if old.dead {
+                    new.posted = index;
+                }
+                if armed {
+                    direct = Direct::None;
+                }
+            }
+            Kind::Load => {
+                new = State { posted: 0.into(), asked: 0.into(), fetched: 0.into(), dead: false };
+                new_consumer = 0.into();
+                if direct_queue == third.queue && (direct == Direct::Posted || direct == Direct::Told) {
+                    direct = Direct::None;
+                }
+            }
+            _ => {}
+        }
+        self.new.d.next = new;
+        self.new_consumer.d.next = new_consumer;
+        self.fetch.d.next = fetch;
+        self.fetch_index.d.next = old.asked;
+        let offset = old.asked & (d.size - 1);
+        self.fetch_from.d.next = self.old_place.q.val().base + offset.cast::<58>();
+        self.use_direct.d.next = use_direct;
+        self.more.d.next = more;
+        self.fault.d.next = fault;
+
+        // ---- Cycle 4: effects.
+        let new = self.new.q.val();
+        let at = fourth.queue.cast::<24>();
+        let writes = fourth.kind != Kind::None && fourth.kind != Kind::Query;
+        let restarts = fourth.kind == Kind::Back || fourth.kind == Kind::Load;
+        self.state.we.next = writes;
+        self.state.waddr.next = at;
+        self.state.wdata.next = new;
+        self.seen.we.next = writes;
+        self.seen.waddr.next = at;
+        self.seen.wdata.next = QueueView { posted: new.posted, fetched: new.fetched };
+        self.place.we.next = fourth.kind == Kind::Load;
+        self.place.waddr.next = at;
+        self.place.wdata.next = Place {
+            base: req.row.get_bits::<58>(elab!(qp_send::BASE.lsb + 6)),
+            log2: req.row.get_bits::<4>(elab!(qp_send::LOG2_BLOCKS.lsb)),
+        };
+        let has_work = new.fetched != self.new_consumer.q.val();
+        self.ready.set[0].next = writes && has_work;
+        self.ready.set_at[0].next = fourth.queue;
+        self.ready.clear.next = writes && !has_work;
+        self.ready.clear_at.next = fourth.queue;
+        for s in 1..3 {
+            self.ready.set[s].next = false;
+            self.ready.set_at[s].next = 0.into();
+        }
+        self.ready.drop.next = false;
+        self.ready.drop_group.next = 0.into();
+        self.work.next = self.ready.bits.val();
+
+        let fetch = self.fetch.q.val();
+        let tail = self.tail.q.val().get_bits::<6>(0);
+        let enter = fetch.any();
+        let slot = Slot { queue: fourth.queue, index: self.fetch_index.q.val(), blocks: fetch };
+        for s in 0..2 {
+            self.slots[s].we.next = enter;
+            self.slots[s].waddr.next = tail;
+            self.slots[s].wdata.next = slot;
+        }
+        self.reads.s.valid.next = enter && !self.use_direct.q.val();
+        self.reads.s.data.next = DmaRead {
+            iova: cat!(64; self.fetch_from.q.val(), bits::<6>(0)),
+            len: cat!(14; bits::<5>(0), fetch, bits::<6>(0)),
+            tag: tail.cast::<16>(),
+            dest: 0.into(),
+        };
+        Source::<DmaRead>::link(&mut self.dma, &mut self.reads.m);
+        self.errors.s.valid.next = self.fault.q.val().any();
+        self.errors.s.data.next =
+            QpError { qpn: fourth.queue, generation: 0.into(), cause: self.fault.q.val(), event: true };
+        let none: Bits<64> = 0.into();
+        let out_of_range = self.fault.q.val() == cause::DOORBELL_RANGE;
+        self.count.next = none.replace_bit(elab!(counter::DOORBELL_RANGE), out_of_range);
+
+        // ---- The end of loads and go backs: rows that doorbells and consumption write too.
+        let last_done =
+            last.kind != Kind::None && !self.last_producer.q.val() && !self.last_consumer.q.val() && !self.more.q.val();
+        if restarts {
+            self.last.d.next = fourth;
+            self.last_producer.d.next = fourth.kind == Kind::Load;
+            self.last_consumer.d.next = true;
+        } else if last_done {
+            self.last.d.next.kind = Kind::None;
+        }
+        let ring = self.ring.val();
+        let rung = self.ring_valid.val();
+        let consumed = self.consume.valid.val();
+        self.producer.we.next = rung || self.last_producer.q.val();
+        self.producer.waddr.next = if rung { ring.number.cast::<24>() } else { last.queue.cast::<24>() };
+        self.producer.wdata.next = if rung { ring.index.get_bits::<16>(0) } else { 0.into() };
+        if !rung && !restarts {
+            self.last_producer.d.next = false;
+        }
+        let eaten = self.consume.data.val();
+        self.consumer.we.next = consumed || self.last_consumer.q.val();
+        self.consumer.waddr.next = if consumed { eaten.queue.cast::<24>() } else { last.queue.cast::<24>() };
+        let restart = if last.kind == Kind::Back { self.back.data.val().index } else { 0.into() };
+        self.consumer.wdata.next = if consumed { eaten.index } else { restart };
+        if !consumed && !restarts {
+            self.last_consumer.d.next = false;
+        }
+        self.consume.ready.next = true;
+        self.back.ready.next = last_done && last.kind == Kind::Back;
+        let answers = fourth.kind == Kind::Query;
+        self.table.ready.next = self.table.valid.val() && !mine
+            || mine && req.write && !loads
+            || answers
+            || last_done && last.kind == Kind::Load;
+        self.table.rvalid.next = answers;
+        self.table.rdata.next = 0.into();
+        self.table.rdata.next.set_bits::<16>(elab!(qp_send::PRODUCER.lsb), new.posted);
+        self.table.rdata.next.set_bits::<16>(elab!(qp_send::CONSUMER.lsb), self.new_consumer.q.val());
+        self.table.rdata.next.set_bits::<16>(elab!(qp_send::FETCHED.lsb), new.fetched);
+
+        // ---- Dirty queues.
+        self.dirty.set[0].next = rung;
+        self.dirty.set_at[0].next = ring.number;
+        self.dirty.set[1].next = consumed;
+        self.dirty.set_at[1].next = eaten.queue;
+        let again = last_done && last.kind == Kind::Back;
+        self.dirty.set[2].next = self.more.q.val() || again;
+        self.dirty.set_at[2].next = if self.more.q.val() { fourth.queue } else { last.queue };
+        self.dirty.clear.next = false;
+        self.dirty.clear_at.next = 0.into();
+        self.dirty.drop.next = self.scan.take.val();
+        self.dirty.drop_group.next = self.scan.group.val();
+        self.scan.bits.next = self.dirty.bits.val();
+
+        // ---- Data, in the order in which it comes.
+        let data = self.data.val();
+        self.data_in.d.next = self.data_valid.val();
+        if self.data_valid.val() {
+            self.data_word.d.next = data;
+            self.data_beat.d.next = self.beat.val();
+        }
+        self.slots[0].re.next = self.data_valid.val();
+        self.slots[0].raddr.next = data.tag.get_bits::<6>(0);
+        let word = self.data_word.q.val();
+        let beat = self.data_beat.q.val();
+        let of = self.slots[0].rdata.val();
+        let comes = self.data_in.q.val();
+        let tag = word.tag.get_bits::<6>(0);
+        let lands = comes && !self.void.q.val().get_bit(tag.index());
+        let writing = self.direct_state.q.val() == Direct::Writing && !comes;
+        let index = if writing { direct_index } else { of.index + word.dest.get_bits::<2>(6).cast::<16>() };
+        let whose = if writing { direct_queue } else { of.queue };
+        let line = (whose.cast::<16>() * depth.get_bits::<16>(0)).get_bits::<24>(0) + (index & mask).cast::<24>();
+        for b in 0..8 {
+            let lane: Bits<3> = bits::<3>((b / (W / 64) * (W / 64)) as u64);
+            self.banks[b].we.next = writing || lands && word.dest.get_bits::<3>(3) == lane;
+            self.banks[b].waddr.next = line;
+            self.banks[b].wdata.next =
+                if writing { direct_block.get_bits::<64>(64 * b) } else { beat.get_bits::<64>(64 * b % W) };
+        }
+        let direct_slot = self.direct_slot.q.val();
+        for s in 0..SLOTS {
+            if comes && tag == s {
+                self.missing[s].d.next = self.missing[s].q.val() - word.bytes.cast::<9>();
+            }
+            if writing && direct_slot == s {
+                self.missing[s].d.next = 0.into();
+            }
+            if enter && tail == s {
+                self.missing[s].d.next = cat!(9; fetch, bits::<6>(0));
+                self.slot_queue[s].d.next = fourth.queue;
+            }
+        }
+
+        // ---- Slots: void those of a queue that restarts; retire the oldest when all of its data is there.
+        let mut void = self.void.q.val();
+        let mut bad = self.bad.q.val();
+        let mut done: Bits<64> = 0.into();
+        for s in 0..SLOTS {
+            if restarts && self.slot_queue[s].q.val() == fourth.queue {
+                void = void.replace_bit(s, true);
+            }
+            done = done.replace_bit(s, !self.missing[s].q.val().any());
+        }
+        if comes && word.error {
+            bad = bad.replace_bit(tag.index(), true);
+        }
+        if enter {
+            void = void.replace_bit(tail.index(), false);
+            bad = bad.replace_bit(tail.index(), false);
+            self.tail.d.next = self.tail.q.val() + 1;
+        }
+        self.void.d.next = void;
+        self.bad.d.next = bad;
+        let head = self.head.q.val().get_bits::<6>(0);
+        let some = self.head.q.val() != self.tail.q.val();
+        let retire = op.kind == Kind::Retire || self.back_valid.q.val() && self.came_void.q.val();
+        self.slots[1].re.next = some;
+        self.slots[1].raddr.next = head;
+        self.looked.d.next = some && !self.looked.q.val();
+        let pop = self.looked.q.val() && done.get_bit(head.index()) && (!self.back_valid.q.val() || retire);
+        if retire {
+            self.back_valid.d.next = false;
+        }
+        if restarts && came.queue == fourth.queue {
+            self.came_void.d.next = true;
+        }
+        if pop {
+            self.back_valid.d.next = true;
+            self.came.d.next = self.slots[1].rdata.val();
+            self.came_void.d.next = void.get_bit(head.index());
+            self.came_bad.d.next = self.bad.q.val().get_bit(head.index());
+            self.head.d.next = self.head.q.val() + 1;
+            self.looked.d.next = false;
+        }
+        if enter && !pop {
+            self.used.d.next = self.used.q.val() + 1;
+        } else if pop && !enter {
+            self.used.d.next = self.used.q.val() - 1;
+        }
+
+        // ---- Direct WQEs.
+        if direct == Direct::Told && rung {
+            let beyond = ring.index.get_bits::<16>(0) - direct_index;
+            let next = ring.number == direct_queue && beyond.any() && !beyond.get_bit(15);
+            direct = if next { Direct::Posted } else { Direct::None };
+        }
+        if self.use_direct.q.val() {
+            direct = Direct::Writing;
+            self.direct_slot.d.next = tail;
+        } else if writing {
+            direct = Direct::None;
+        } else if self.direct_valid.val() && direct != Direct::Chosen && direct != Direct::Writing {
+            direct = Direct::Told;
+            self.direct_block.d.next = self.direct.val();
+        }
+        self.direct_state.d.next = direct;
+
+        // ---- Errors get the generation of their QP.
+        let step = self.error_step.q.val();
+        let error = self.errors.m.data.val();
+        let waits = self.errors.m.valid.val();
+        self.qp_re.next = waits && step == 0;
+        self.qp_addr.next = error.qpn;
+        self.error.valid.next = waits && step == 2;
+        self.error.data.next =
+            QpError { qpn: error.qpn, generation: self.qp.val().generation, cause: error.cause, event: error.event };
+        let gone = step == 2 && self.error.ready.val();
+        self.errors.m.ready.next = gone;
+        if gone {
+            self.error_step.d.next = 0.into();
+        } else if waits && step != 2 {
+            self.error_step.d.next = step + 1;
+        }
+    }
+}
+
+const _: () = {
+    assert!(qp_send::LOAD.lsb == qp_recv::LOAD.lsb && qp_send::BASE.lsb == qp_recv::BASE.lsb);
+    assert!(qp_send::LOG2_BLOCKS.lsb == qp_recv::LOG2_BLOCKS.lsb && qp_send::PRODUCER.lsb == qp_recv::PRODUCER.lsb);
+    assert!(qp_send::CONSUMER.lsb == qp_recv::CONSUMER.lsb && qp_send::FETCHED.lsb == qp_recv::FETCHED.lsb);
+};
+
+#[cfg(test)]
+#[path = "work_queue_tests.rs"]
+mod tests;

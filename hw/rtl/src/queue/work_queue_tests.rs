@@ -1,0 +1,467 @@
+//! Work queues against rings in a simulated host memory: doorbells sound and wild, reads that come back in any order,
+//! go backs, loads, DMA errors.
+
+use super::*;
+use abi::table::id;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+use verilate::{Model, Options, bits};
+
+const N: usize = 64;
+
+/// A DMA read under way: what is left of it, and from which cycle on its data may come.
+struct Read {
+    tag: u64,
+    dest: u64,
+    iova: u64,
+    len: u64,
+    from: u64,
+    error: bool,
+}
+
+/// A queue as the driver and the reader see it.
+#[derive(Default, Clone)]
+struct Queue {
+    log2: u32,
+    base: u64,
+    memory: Vec<[u8; 64]>,
+    posted: u16,
+    rung: u16,
+    consumed: u16,
+    completed: u16,
+    dead: bool,
+}
+
+struct Bench {
+    m: Model,
+    rng: ChaCha8Rng,
+    queues: Vec<Queue>,
+    width: u64,
+    reads: VecDeque<Read>,
+    latency: (u64, u64),
+    errors: Vec<(usize, u64)>,
+    /// DMA errors made, not yet reported.
+    broken: bool,
+    dma_ready: f64,
+    answer: Option<usize>,
+    asked: [Option<usize>; 2],
+    fetched_blocks: u64,
+    fetches: u64,
+}
+
+impl Bench {
+    fn new<const W: usize>(blocks: usize, seed: u64) -> Self {
+        let mut m = Model::of(|| WorkQueue::<W, N>::new(id::QP_SEND, blocks), Options::default()).unwrap();
+        m.reset();
+        for input in ["ring_valid", "direct_valid", "table.valid", "re", "consume.valid", "back.valid", "data_valid"] {
+            m.set(input, 0);
+        }
+        m.set("error.ready", 1);
+        let queues = vec![Queue::default(); N];
+        Bench {
+            m,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            queues,
+            width: W as u64 / 8,
+            reads: VecDeque::new(),
+            latency: (20, 200),
+            errors: vec![],
+            broken: false,
+            dma_ready: 0.7,
+            answer: None,
+            asked: [None; 2],
+            fetched_blocks: 0,
+            fetches: 0,
+        }
+    }
+
+    /// Settles the inputs, moves the DMA side, and steps a cycle. All pulses are cleared afterwards.
+    fn cycle(&mut self) {
+        let Bench { m, rng, .. } = self;
+        m.set("dma.ready", rng.random_bool(self.dma_ready) as u64);
+        // A beat of any read whose time has come.
+        let now = m.cycle();
+        let ripe: Vec<usize> = (0..self.reads.len()).filter(|i| self.reads[*i].from <= now).collect();
+        if !ripe.is_empty() && rng.random_bool(0.9) {
+            let i = ripe[rng.random_range(0..ripe.len().min(3))];
+            let read = &mut self.reads[i];
+            // From either end: beats of a read may come in any order.
+            let beats = read.len / self.width;
+            let low = rng.random_bool(0.5);
+            let at = if low { 0 } else { (beats - 1) * self.width };
+            let (iova, dest, tag, error) = (read.iova + at, read.dest + at, read.tag, read.error);
+            if low {
+                (read.iova, read.dest) = (read.iova + self.width, read.dest + self.width);
+            }
+            read.len -= self.width;
+            if read.len == 0 {
+                self.reads.remove(i);
+            }
+            let q = &self.queues[(iova >> 32) as usize];
+            let offset = (iova & 0xffff_ffff).wrapping_sub(q.base & 0xffff_ffff);
+            // A queue that was loaded anew may be smaller: old reads get garbage.
+            let garbage = [0xee; 64];
+            let block = q.memory.get((offset / 64) as usize).unwrap_or(&garbage);
+            m.set_bytes("beat", &block[(offset % 64) as usize..][..self.width as usize]);
+            m.set("data.tag", tag);
+            m.set("data.dest", dest);
+            m.set("data.bytes", self.width);
+            m.set("data.error", error as u64);
+            m.set("data_valid", 1);
+        }
+        m.set("qp.generation", self.asked[1].map_or(0, |q| q as u64 + 100));
+        m.eval();
+        if m.bit("dma.valid") && m.bit("dma.ready") {
+            let len = m.get("dma.data.len");
+            assert!([64, 128, 192, 256].contains(&len));
+            self.fetched_blocks += len / 64;
+            self.fetches += 1;
+            let error = self.broken && rng.random_bool(0.02);
+            if error {
+                self.broken = false;
+            }
+            self.reads.push_back(Read {
+                tag: m.get("dma.data.tag"),
+                dest: m.get("dma.data.dest"),
+                iova: m.get("dma.data.iova"),
+                len,
+                from: now + rng.random_range(self.latency.0..=self.latency.1),
+                error,
+            });
+            assert!(self.reads.len() <= SLOTS);
+        }
+        if m.bit("error.valid") && m.bit("error.ready") {
+            let qpn = m.get("error.data.qpn") as usize;
+            assert_eq!(m.get("error.data.generation"), qpn as u64 + 100);
+            assert_eq!(m.get("error.data.event"), 1);
+            self.errors.push((qpn, m.get("error.data.cause")));
+        }
+        self.asked = [m.bit("qp_re").then(|| m.get("qp_addr") as usize), self.asked[0].or(self.asked[1])];
+        assert!(m.bit("consume.ready"));
+        self.answer = (m.bit("table.ready") && m.bit("table.valid")).then_some(0);
+        m.tick();
+        for input in ["ring_valid", "direct_valid", "re", "consume.valid", "data_valid"] {
+            m.set(input, 0);
+        }
+    }
+
+    fn load(&mut self, q: usize, log2: u32) {
+        let size = 1 << log2;
+        let base = (q as u64) << 32 | self.rng.random_range(0..1000) * 64;
+        let mut memory = vec![[0; 64]; size];
+        memory.iter_mut().for_each(|b| self.rng.fill_bytes(b));
+        self.queues[q] = Queue { log2, base, memory, ..Queue::default() };
+        let mut row = [0; 64];
+        qp_send::LOAD.set(&mut row, 1);
+        qp_send::LOG2_BLOCKS.set(&mut row, log2 as u64);
+        qp_send::BASE.set(&mut row, base);
+        self.access(q, Some(row));
+    }
+
+    fn access(&mut self, q: usize, row: Option<[u8; 64]>) -> [u8; 64] {
+        self.m.set("table.req.table", id::QP_SEND as u64);
+        self.m.set("table.req.index", q as u64);
+        self.m.set("table.req.write", row.is_some() as u64);
+        self.m.set_bytes("table.req.row", &row.unwrap_or([0; 64]));
+        self.m.set("table.valid", 1);
+        let start = self.m.cycle();
+        loop {
+            self.m.eval();
+            let answer = self.m.bit("table.rvalid").then(|| self.m.get_bytes("table.rdata"));
+            self.cycle();
+            assert!(self.m.cycle() - start < 300, "the table port is stuck");
+            if self.answer.take().is_some() {
+                self.m.set("table.valid", 0);
+                return answer.unwrap_or(vec![0; 64]).try_into().unwrap();
+            }
+        }
+    }
+
+    /// Writes new blocks and rings for them.
+    fn post(&mut self, q: usize, blocks: u16) {
+        let queue = &mut self.queues[q];
+        let size = 1u32 << queue.log2;
+        for _ in 0..blocks {
+            let block = &mut queue.memory[(queue.posted as u32 % size) as usize];
+            self.rng.fill_bytes(block);
+            send_wqe::INDEX.set(block, queue.posted as u64);
+            send_wqe::QPN.set(block, q as u64);
+            queue.posted = queue.posted.wrapping_add(1);
+        }
+        queue.rung = queue.posted;
+        let index = queue.posted;
+        self.ring(q, index);
+    }
+
+    fn ring(&mut self, q: usize, index: u16) {
+        self.m.set("ring.number", q as u64);
+        self.m.set("ring.index", index as u64);
+        self.m.set("ring_valid", 1);
+    }
+
+    fn consume(&mut self, q: usize, to: u16) {
+        self.queues[q].consumed = to;
+        self.m.set("consume.data.queue", q as u64);
+        self.m.set("consume.data.index", to as u64);
+        self.m.set("consume.valid", 1);
+    }
+
+    /// Block and view, and the two cycles they take.
+    fn read(&mut self, q: usize, index: u16) -> (Vec<u8>, u16, u16) {
+        self.m.set("re", 1);
+        self.m.set("number", q as u64);
+        self.m.set("index", index as u64);
+        self.cycle();
+        self.cycle();
+        self.m.eval();
+        (self.m.get_bytes("block"), self.m.get("view.posted") as u16, self.m.get("view.fetched") as u16)
+    }
+
+    /// Reads what the queue shows and checks it; gives how many unconsumed blocks are on chip.
+    fn check(&mut self, q: usize, blocks: usize) -> u16 {
+        let at = self.queues[q].consumed;
+        let (_, posted, fetched) = self.read(q, at);
+        let there = fetched.wrapping_sub(at);
+        assert!(there <= blocks as u16, "queue {q}: {fetched} on chip, {at} consumed");
+        assert!(posted.wrapping_sub(at) >= there, "queue {q}: more on chip than posted");
+        assert!(posted.wrapping_sub(at) <= self.queues[q].posted.wrapping_sub(at), "queue {q}: more posted than rung");
+        if there > 0 {
+            let index = at.wrapping_add(self.rng.random_range(0..there));
+            let (block, ..) = self.read(q, index);
+            let queue = &self.queues[q];
+            assert_eq!(block, queue.memory[(index as u32 % (1 << queue.log2)) as usize], "queue {q} block {index}");
+        }
+        there
+    }
+
+    /// Runs until all that is posted was read, block by block, and consumed.
+    fn drain(&mut self, blocks: usize) {
+        for q in 0..N {
+            let start = self.m.cycle();
+            while !self.queues[q].dead && self.queues[q].consumed != self.queues[q].posted {
+                let there = self.check(q, blocks);
+                if there > 0 {
+                    let index = self.queues[q].consumed;
+                    self.consume(q, index.wrapping_add(there));
+                }
+                assert!(self.m.cycle() - start < 200_000, "queue {q} is stuck");
+            }
+        }
+    }
+}
+
+fn random_traffic<const W: usize>(blocks: usize, rounds: usize) {
+    let seed: u64 = rand::random();
+    println!("seed {seed}, width {W}, {blocks} blocks");
+    let mut b = Bench::new::<W>(blocks, seed);
+    for q in 0..N {
+        let log2 = b.rng.random_range(0..8);
+        b.load(q, log2);
+    }
+    let (mut wild, mut loads, mut backs, mut directs) = (0, 0, 0, 0);
+    for round in 0..verilate::scale(rounds) {
+        // Few queues at a time, so that they meet in the pipeline.
+        let q = if b.rng.random_bool(0.7) { b.rng.random_range(0..4) } else { b.rng.random_range(0..N) };
+        if round % 64 == 0 {
+            b.dma_ready = [1.0, 0.7, 0.1][b.rng.random_range(0..3)];
+            let low = b.rng.random_range(0..100);
+            b.latency = (low, low + [0, 10, 400][b.rng.random_range(0..3)]);
+        }
+        let queue = b.queues[q].clone();
+        let size = 1u32 << queue.log2;
+        match b.rng.random_range(0..100) {
+            0..40 if !queue.dead => {
+                let free = size - queue.posted.wrapping_sub(queue.completed) as u32;
+                let n = b.rng.random_range(0..=free.min(6)) as u16;
+                b.post(q, n);
+                if n > 0 && b.rng.random_bool(0.3) {
+                    // The same with a direct WQE before it, sometimes a stale or foreign one.
+                    let first = queue.posted.wrapping_add(if b.rng.random_bool(0.2) { 1 } else { 0 });
+                    let of = if b.rng.random_bool(0.1) { (q + 1) % 4 } else { q };
+                    let at = (queue.posted as u32 % size) as usize;
+                    let mut block = b.queues[q].memory[at];
+                    if first != queue.posted || of != q {
+                        b.rng.fill_bytes(&mut block);
+                    }
+                    send_wqe::INDEX.set(&mut block, first as u64);
+                    send_wqe::QPN.set(&mut block, of as u64);
+                    if first == queue.posted && of == q {
+                        b.queues[q].memory[at] = block;
+                    }
+                    b.m.set("ring_valid", 0);
+                    b.m.set_bytes("direct", &block);
+                    b.m.set("direct_valid", 1);
+                    b.cycle();
+                    let index = b.queues[q].posted;
+                    b.ring(q, index);
+                    directs += 1;
+                    if first != queue.posted && n > 1 {
+                        // The block that was told is not the one in memory, so it must not be used: none can be, as
+                        // the queue asks for the block before it first.
+                        b.queues[q].memory[(first as u32 % size) as usize] = block;
+                    }
+                }
+            }
+            40..70 => {
+                let there = b.check(q, blocks);
+                if there > 0 {
+                    let n = b.rng.random_range(1..=there);
+                    let to = b.queues[q].consumed.wrapping_add(n);
+                    b.consume(q, to);
+                }
+            }
+            70..85 => {
+                let n = queue.consumed.wrapping_sub(queue.completed);
+                b.queues[q].completed = queue.completed.wrapping_add(b.rng.random_range(0..=n));
+            }
+            85..90 => {
+                // Go back to anything that is not complete.
+                let n = queue.consumed.wrapping_sub(queue.completed);
+                let to = queue.completed.wrapping_add(b.rng.random_range(0..=n));
+                b.m.set("back.data.queue", q as u64);
+                b.m.set("back.data.index", to as u64);
+                b.m.set("back.valid", 1);
+                let start = b.m.cycle();
+                loop {
+                    b.m.eval();
+                    let taken = b.m.bit("back.ready");
+                    b.cycle();
+                    assert!(b.m.cycle() - start < 100, "a go back is stuck");
+                    if taken {
+                        break;
+                    }
+                }
+                b.m.set("back.valid", 0);
+                b.queues[q].consumed = to;
+                b.check(q, blocks);
+                backs += 1;
+            }
+            90..91 => {
+                let log2 = b.rng.random_range(0..8);
+                // What was reported of the old queue does not concern the new one.
+                (0..50).for_each(|_| b.cycle());
+                b.errors.retain(|e| e.0 != q);
+                b.load(q, log2);
+                loads += 1;
+            }
+            91..92 if !queue.dead && queue.posted == queue.rung => {
+                // Beyond the size, or backwards.
+                let bad = if b.rng.random_bool(0.5) || queue.posted == queue.consumed {
+                    queue.consumed.wrapping_add(size as u16).wrapping_add(b.rng.random_range(1..1000) + 600)
+                } else {
+                    queue.consumed.wrapping_sub(1)
+                };
+                (0..200).for_each(|_| b.cycle());
+                b.ring(q, bad);
+                b.queues[q].dead = true;
+                (0..200).for_each(|_| b.cycle());
+                assert!(b.errors.contains(&(q, cause::DOORBELL_RANGE as u64)), "queue {q} took {bad}");
+                wild += 1;
+            }
+            _ => {}
+        }
+        (0..b.rng.random_range(0..8)).for_each(|_| b.cycle());
+    }
+    b.drain(blocks);
+    (0..500).for_each(|_| b.cycle());
+    let work = b.m.get("work");
+    for q in 0..N {
+        let row = b.access(q, None);
+        let queue = b.queues[q].clone();
+        assert_eq!(qp_send::CONSUMER.get(&row), queue.consumed as u64);
+        if !queue.dead {
+            assert_eq!(qp_send::PRODUCER.get(&row), queue.posted as u64);
+            assert_eq!(qp_send::FETCHED.get(&row), queue.posted as u64);
+            assert_eq!(work >> q & 1, 0);
+        }
+        assert_eq!(b.errors.iter().filter(|e| e.0 == q).count(), queue.dead as usize);
+    }
+    assert!(b.reads.is_empty());
+    println!(
+        "{} blocks in {} fetches, {directs} direct, {backs} go backs, {loads} loads, {wild} wild",
+        b.fetched_blocks, b.fetches
+    );
+}
+
+#[test]
+fn blocks_arrive_in_order_at_512_bits() {
+    random_traffic::<512>(32, 20_000);
+}
+
+#[test]
+fn blocks_arrive_in_order_at_64_bits() {
+    random_traffic::<64>(8, 10_000);
+}
+
+/// A failed read stops its queue and says so once; nothing waits for its blocks.
+#[test]
+fn a_failed_read_stops_the_queue() {
+    let mut b = Bench::new::<512>(32, 3);
+    for q in 0..N {
+        b.load(q, 5);
+    }
+    for q in 0..N {
+        b.broken = true;
+        for _ in 0..4 {
+            b.post(q, 8);
+            (0..30).for_each(|_| b.cycle());
+        }
+    }
+    (0..2000).for_each(|_| b.cycle());
+    let hurt: Vec<usize> = b.errors.iter().map(|e| e.0).collect();
+    assert!(!hurt.is_empty() && b.errors.iter().all(|e| e.1 == cause::DMA_ERROR as u64), "{:?}", b.errors);
+    for q in 0..N {
+        let (_, posted, fetched) = b.read(q, 0);
+        assert_eq!(posted == fetched, hurt.contains(&q));
+        assert_eq!(hurt.iter().filter(|h| **h == q).count(), hurt.contains(&q) as usize);
+    }
+}
+
+/// Cycles per block, with `active` queues kept full and consumed block by block as fast as they come.
+fn rate(active: usize, ring_by: u16) -> f64 {
+    let mut b = Bench::new::<512>(32, 5);
+    for q in 0..active {
+        b.load(q, 8);
+    }
+    (b.latency, b.dma_ready) = ((175, 185), 1.0);
+    let mut fetched = vec![0u16; active];
+    let (mut consumed, mut start) = (0u64, 0);
+    let mut turn = 0;
+    while consumed < 12_000 {
+        if consumed < 2000 {
+            start = b.m.cycle();
+        }
+        // The reader goes round and takes a block where there is one, one in two cycles (the time of a read).
+        turn = (turn + 1) % active;
+        let q = turn;
+        if b.queues[q].posted.wrapping_sub(b.queues[q].consumed) <= 200 {
+            b.post(q, ring_by);
+        }
+        let at = b.queues[q].consumed;
+        fetched[q] = b.read(q, at).2;
+        if fetched[q] != at {
+            b.consume(q, at.wrapping_add(1));
+            consumed += u64::from(consumed > 0 || fetched[q] > 0);
+        }
+    }
+    let cycles = (b.m.cycle() - start) as f64 / 10_000.0;
+    println!(
+        "{active} queues, {ring_by} per doorbell: {cycles:.2} cycles per block, {:.2} blocks per read",
+        b.fetched_blocks as f64 / b.fetches as f64
+    );
+    cycles
+}
+
+#[test]
+fn blocks_keep_up() {
+    assert!(rate(1, 1) <= 10.0);
+    assert!(rate(64, 1) <= 5.0);
+    assert!(rate(8, 4) <= 5.0);
+}
+
+#[test]
+fn fields_of_messages() {
+    // The bench sets ports by field name; the row answers by layout.
+    assert_eq!(bits::of(QueueIndex { queue: 5.into(), index: 7.into() }).len(), 4);
+}
