@@ -1,0 +1,200 @@
+//! The QP state machine: every pair of states, every attribute.
+
+mod kit;
+use abi::{
+    cmd::{attr::*, create_qp, head, modify_qp as m, op, result::*},
+    table::{qp_state::*, qp_type},
+};
+use kit::*;
+
+const LIVE: u32 = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER;
+
+/// From, to, required, optional: as the verbs specification lists them. What is not here is no transition.
+#[rustfmt::skip]
+const TABLE: &[(u8, u8, u32, u32)] = &[
+    (RESET, INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+    (INIT, INIT, 0, PKEY_INDEX | PORT | ACCESS_FLAGS),
+    (INIT, RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+        ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+    (RTR, RTS, SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC, LIVE),
+    (RTS, RTS, 0, LIVE),
+    (RTS, SQD, 0, EN_SQD_ASYNC_NOTIFY),
+    (SQD, RTS, 0, LIVE),
+    (SQD, SQD, 0, PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | ALT_PATH
+        | ACCESS_FLAGS | PKEY_INDEX | MIN_RNR_TIMER | PATH_MIG_STATE),
+    (RESET, RESET, 0, 0), (INIT, RESET, 0, 0), (RTR, RESET, 0, 0), (RTS, RESET, 0, 0), (SQD, RESET, 0, 0),
+    (SQE, RESET, 0, 0), (ERR, RESET, 0, 0),
+    (INIT, ERR, 0, 0), (RTR, ERR, 0, 0), (RTS, ERR, 0, 0), (SQD, ERR, 0, 0), (SQE, ERR, 0, 0), (ERR, ERR, 0, 0),
+];
+
+const NOT_DONE: u32 = ALT_PATH | PATH_MIG_STATE | EN_SQD_ASYNC_NOTIFY;
+
+/// A QP that was brought to `state` the regular way.
+fn in_state(state: u8) -> (Bench, u64) {
+    let mut b = Bench::new();
+    let n = b.qp();
+    if state == SQE {
+        b.bring(n, RTS);
+        b.set_state(n, SQE);
+    } else {
+        b.bring(n, state);
+    }
+    assert_eq!(b.state(n), state);
+    (b, n)
+}
+
+fn snapshot(b: &mut Bench, n: u64) -> [u8; 64] {
+    b.ok(command(op::QUERY_QP).number(n)).0
+}
+
+fn with_cur(c: Command, from: u8) -> Command {
+    c.with(m::CUR_STATE, from.into())
+}
+
+#[test]
+fn every_pair_of_states_and_every_attribute() {
+    for from in RESET..=ERR {
+        for to in RESET..=ERR {
+            let (mut b, n) = in_state(from);
+            let before = snapshot(&mut b, n);
+            let Some((.., required, optional)) = TABLE.iter().find(|t| (t.0, t.1) == (from, to)) else {
+                for mask in [0, TO_INIT, TO_RTR, TO_RTS, u32::MAX] {
+                    assert_eq!(b.refused(modify(n, to, mask)), (BAD_TRANSITION, 0), "{from} to {to}");
+                }
+                assert_eq!(snapshot(&mut b, n), before);
+                continue;
+            };
+            for bit in 1..32u32 {
+                let (this, full) = (1 << bit, *required);
+                if required & this != 0 {
+                    let want = (MISSING_ATTRIBUTE, bit.into());
+                    assert_eq!(b.refused(modify(n, to, full & !this)), want, "{from} to {to}");
+                } else if optional & this == 0 {
+                    let want = (FORBIDDEN_ATTRIBUTE, bit.into());
+                    assert_eq!(b.refused(with_cur(modify(n, to, full | this), from)), want, "{from} to {to}");
+                } else if NOT_DONE & this != 0 {
+                    let want = (UNSUPPORTED, (m::MASK.lsb as u32 + bit).into());
+                    assert_eq!(b.refused(modify(n, to, full | this)), want, "{from} to {to}");
+                }
+            }
+            assert_eq!(snapshot(&mut b, n), before, "{from} to {to}: a refused command changed the QP");
+            // With all that may be there, with what must be there, and with each optional attribute alone.
+            let optional = optional & !NOT_DONE;
+            let each = (0..32).map(|bit| 1 << bit).filter(|this| optional & this != 0);
+            for extra in [0, optional].into_iter().chain(each) {
+                let (mut b, n) = in_state(from);
+                b.ok(with_cur(modify(n, to, required | extra), from));
+                assert_eq!(b.state(n), to);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stale_current_state_is_refused() {
+    for (from, to, required, optional) in TABLE.iter().filter(|t| t.3 & CUR_STATE != 0) {
+        assert_ne!(optional & CUR_STATE, 0);
+        for wrong in (RESET..=ERR).filter(|s| s != from) {
+            let (mut b, n) = in_state(*from);
+            let c = with_cur(modify(n, *to, required | CUR_STATE), wrong);
+            assert_eq!(b.refused(c), (BAD_FIELD, m::CUR_STATE.lsb as u64));
+        }
+    }
+}
+
+#[test]
+fn without_a_state_the_qp_stays_where_it_is() {
+    for state in [RTS, SQD] {
+        let (mut b, n) = in_state(state);
+        b.ok(modify(n, 0, MIN_RNR_TIMER).with(m::MASK, MIN_RNR_TIMER.into()));
+        assert_eq!(b.state(n), state);
+    }
+    let (mut b, n) = in_state(RTR);
+    let c = modify(n, 0, 0).with(m::MASK, MIN_RNR_TIMER.into());
+    assert_eq!(b.refused(c), (BAD_TRANSITION, 0));
+    assert_eq!(b.refused(modify(n, 7, 0)), (BAD_FIELD, m::STATE.lsb as u64));
+}
+
+/// The engines know first that a QP failed.
+#[test]
+fn the_state_of_the_engines_counts() {
+    let (mut b, n) = in_state(RTR);
+    b.set_state(n, ERR);
+    assert_eq!(b.refused(modify(n, RTS, TO_RTS)), (BAD_TRANSITION, 0));
+    let a = b.ok(command(op::QUERY_QP).number(n));
+    assert_eq!(a.get(m::STATE), ERR.into());
+    b.ok(modify(n, RESET, 0));
+    b.bring(n, RTS);
+}
+
+#[test]
+fn every_field_is_checked() {
+    let at_rtr: &[(abi::Field, u64, u8)] = &[
+        (m::PATH_MTU, 0, BAD_FIELD),
+        (m::PATH_MTU, 6, BAD_FIELD),
+        (m::DEST_QPN, 0, BAD_FIELD),
+        (m::DEST_QPN, 1, BAD_FIELD),
+        (m::DEST_QPN, 0xff_ffff, BAD_FIELD),
+        (m::MAX_DEST_READS, 17, BAD_FIELD),
+        (m::GID, 1, NO_OBJECT),
+        (m::GID, 16, NO_OBJECT),
+        (m::GID, 255, NO_OBJECT),
+        (m::TRAFFIC_CLASS, 3, BAD_FIELD),
+        (m::HOP_LIMIT, 0, BAD_FIELD),
+        (m::DMAC, 0, BAD_FIELD),
+        (m::DMAC, 0xffff_ffff_ffff, BAD_FIELD),
+        (m::DMAC, 0x01, BAD_FIELD),
+        (m::DIP_LOW, 0xffff_ffff_0000_0000, BAD_FIELD),
+        (m::DIP_LOW, 224, BAD_FIELD),
+        (m::DIP_LOW, 255, BAD_FIELD),
+    ];
+    let (mut b, n) = in_state(INIT);
+    let before = snapshot(&mut b, n);
+    for (field, value, result) in at_rtr {
+        let got = b.refused(modify(n, RTR, TO_RTR).with(*field, *value));
+        assert_eq!(got, (*result, field.lsb as u64), "{} = {value}", field.name);
+    }
+    let six = modify(n, RTR, TO_RTR).with(m::GID, 3);
+    for (low, high) in [(0, 0), (0x01ff, 1)] {
+        let c = six.with(m::DIP_LOW, low).with(m::DIP_HIGH, high);
+        assert_eq!(b.refused(c), (BAD_FIELD, m::DIP_LOW.lsb as u64));
+    }
+    for port in [4175, 1500, 0] {
+        b.fake.port = 1 | port << 16;
+        assert_eq!(b.refused(modify(n, RTR, TO_RTR)), (BAD_FIELD, m::PATH_MTU.lsb as u64));
+    }
+    assert_eq!(snapshot(&mut b, n), before);
+    b.fake.port = 1 | 1500 << 16;
+    b.ok(modify(n, RTR, TO_RTR).with(m::PATH_MTU, 3));
+    let got = b.refused(modify(n, RTS, TO_RTS).with(m::MAX_READS, 17));
+    assert_eq!(got, (BAD_FIELD, m::MAX_READS.lsb as u64));
+
+    let (mut b, n) = in_state(RESET);
+    for (field, value) in [(m::PKEY_INDEX, 1), (m::PORT, 0), (m::PORT, 2)] {
+        let got = b.refused(modify(n, INIT, TO_INIT).with(field, value));
+        assert_eq!(got, (BAD_FIELD, field.lsb as u64));
+    }
+}
+
+#[test]
+fn the_raw_queue_pair_needs_a_port_only() {
+    let mut b = Bench::new();
+    b.qp();
+    let raw = create_qp().with(create_qp::TYPE, qp_type::RAW.into());
+    let n = b.make(raw);
+    assert_eq!(n, 0);
+    assert_eq!(b.refused(raw), (NO_ROOM, 0));
+    assert_eq!(b.refused(modify(n, INIT, TO_INIT)), (FORBIDDEN_ATTRIBUTE, 3));
+    assert_eq!(b.refused(modify(n, INIT, 0)), (MISSING_ATTRIBUTE, 5));
+    b.ok(modify(n, INIT, PORT));
+    assert_eq!(b.refused(modify(n, RTR, TO_RTR)), (FORBIDDEN_ATTRIBUTE, 7));
+    b.ok(modify(n, RTR, 0));
+    b.ok(modify(n, RTS, 0));
+    b.ok(command(op::DESTROY_QP).with(head::NUMBER, 0));
+    assert_eq!(b.make(raw), 0);
+    b.ok(command(op::DESTROY_QP).with(head::NUMBER, 0));
+    for _ in 3..256 {
+        assert_ne!(b.make(create_qp()), 0);
+    }
+    assert_eq!(b.refused(create_qp()), (NO_ROOM, 0));
+}
