@@ -1,0 +1,231 @@
+//! The bytes in front of a payload, as pure functions: Ethernet, 802.1Q, IPv4 or IPv6, UDP, BTH and extended headers.
+//!
+//! Byte i of the wire is bits `8i+7..8i`, so a big-endian number goes through `bswap`, and in `cat!` the last wire byte
+//! comes first. A header is at most [`MAX`] bytes and starts at bit 0; bits behind it are zero.
+
+use crate::msg::TxHead;
+use abi::{
+    table::{gid, qp_address},
+    wire::{self, OpInfo, len, op, op_info, transport},
+};
+use hdl::prelude::*;
+
+/// Bytes of the longest header: Ethernet, VLAN, IPv6, UDP, BTH, AtomicETH.
+pub const MAX: usize = len::ETH + len::VLAN + len::IPV6 + len::UDP + len::BTH + len::ATOMIC;
+/// Its bits.
+pub const MAX_BITS: usize = 8 * MAX;
+/// Bits of a stored `qp_address` row.
+pub const ADDRESS_BITS: usize = qp_address::FLOW_LABEL.lsb + qp_address::FLOW_LABEL.bits;
+/// Bits of a stored `gid` row.
+pub const GID_BITS: usize = gid::IP_HIGH.lsb + gid::IP_HIGH.bits;
+/// The largest extended headers, in bits.
+const EXT_BITS: usize = 8 * len::ATOMIC;
+/// UDP, BTH and the extended headers, in bits.
+const UPPER_BITS: usize = 8 * (len::UDP + len::BTH) + EXT_BITS;
+/// Reserved bytes that a CNP carries behind its BTH (annex A17).
+const CNP_RESERVED: usize = 16;
+
+/// Which operations (lower 5 bits of the opcode, reliable connection) have a property, one bit each.
+macro_rules! operations {
+    ($(#[$doc:meta])* $name:ident, $($field:ident)|+) => {
+        $(#[$doc])*
+        const $name: u32 = {
+            let (mut low, mut mask) = (0u8, 0);
+            while low < 32 {
+                if let Some(info) = op_info(transport::RC | low) {
+                    let OpInfo { $($field),+, .. } = info;
+                    if false $(|| $field)+ {
+                        mask |= 1 << low;
+                    }
+                }
+                low += 1;
+            }
+            mask
+        };
+    };
+}
+operations!(/** With RETH. */ RETH, reth);
+operations!(/** With AtomicETH. */ ATOMIC, atomic);
+operations!(/** With AETH. */ AETH, aeth);
+operations!(/** With AtomicAckETH. */ ATOMIC_ACK, atomic_ack);
+operations!(/** With ImmDt or IETH. */ IMM, imm | ieth);
+
+/// True when the operation of `opcode` is in the set.
+#[hdl_fn]
+fn is_in(opcode: Bits<8>, set: u32) -> Bit {
+    let low = opcode.get_bits::<5>(0);
+    let mut hit: Bit = false;
+    for k in 0..32 {
+        if (set >> k) & 1 == 1 {
+            hit = hit || low == k as u64;
+        }
+    }
+    hit
+}
+
+/// The opcode is of unreliable datagram: DETH stands behind the BTH.
+#[hdl_fn]
+fn is_datagram(opcode: Bits<8>) -> Bit {
+    opcode.get_bits::<3>(5) == (transport::UD >> 5) as u64
+}
+
+/// Bytes of the extended headers of `opcode`.
+#[hdl_fn]
+fn ext_len(opcode: Bits<8>) -> Bits<7> {
+    let imm: Bits<7> = if is_in(opcode, IMM) { bits::<7>(len::IMM as u64) } else { bits::<7>(0) };
+    let first: Bits<7> = if is_datagram(opcode) {
+        bits::<7>(len::DETH as u64)
+    } else if is_in(opcode, RETH) {
+        bits::<7>(len::RETH as u64)
+    } else if is_in(opcode, ATOMIC) {
+        bits::<7>(len::ATOMIC as u64)
+    } else if is_in(opcode, ATOMIC_ACK) {
+        bits::<7>((len::AETH + len::ATOMIC_ACK) as u64)
+    } else if is_in(opcode, AETH) {
+        bits::<7>(len::AETH as u64)
+    } else {
+        bits::<7>(0)
+    };
+    if opcode == wire::CNP { bits::<7>(CNP_RESERVED as u64) } else { first + imm }
+}
+
+/// Bytes of all headers of a frame; a raw frame has none.
+#[hdl_fn]
+pub fn header_len(head: TxHead, ip6: Bit, tagged: Bit) -> Bits<7> {
+    let lower: Bits<7> = if ip6 {
+        bits::<7>((len::ETH + len::IPV6 + len::UDP + len::BTH) as u64)
+    } else {
+        bits::<7>((len::ETH + len::IPV4 + len::UDP + len::BTH) as u64)
+    };
+    let vlan: Bits<7> = if tagged { bits::<7>(len::VLAN as u64) } else { bits::<7>(0) };
+    if head.raw { bits::<7>(0) } else { lower + vlan + ext_len(head.opcode) }
+}
+
+/// Bytes that pad a payload to a multiple of 4.
+#[hdl_fn]
+pub fn pad(payload: Bits<14>) -> Bits<2> {
+    bits::<2>(0) - payload.get_bits::<2>(0)
+}
+
+/// The UDP length field: header, BTH, extended headers, payload, pad and ICRC.
+#[hdl_fn]
+pub fn udp_len(head: TxHead) -> Bits<16> {
+    let fixed = ext_len(head.opcode).cast::<16>() + (len::UDP + len::BTH + len::ICRC) as u64;
+    fixed + head.payload.cast::<16>() + pad(head.payload).cast::<16>()
+}
+
+/// The extended headers. RETH from `va`, `rkey`, `dma_len`; AETH from `syndrome`, `msn`; DETH takes its Q_Key from
+/// `rkey` and the source QPN from `msn`, as ingress reports them. Atomics are not sent yet.
+#[hdl_fn]
+fn ext(head: TxHead) -> Bits<EXT_BITS> {
+    let imm: Bits<32> = if is_in(head.opcode, IMM) { head.imm } else { bits::<32>(0) };
+    if is_datagram(head.opcode) {
+        cat!(96; imm, bswap(head.msn), bits::<8>(0), bswap(head.rkey)).cast::<EXT_BITS>()
+    } else if is_in(head.opcode, RETH) {
+        cat!(160; imm, bswap(head.dma_len), bswap(head.rkey), bswap(head.va)).cast::<EXT_BITS>()
+    } else if is_in(head.opcode, AETH) {
+        cat!(32; bswap(head.msn), head.syndrome).cast::<EXT_BITS>()
+    } else {
+        imm.cast::<EXT_BITS>()
+    }
+}
+
+/// UDP header (checksum 0), BTH and extended headers. MigReq is 0, as stock Soft-RoCE sends it.
+#[hdl_fn]
+fn upper(head: TxHead, address: Bits<ADDRESS_BITS>, udp_len: Bits<16>) -> Bits<UPPER_BITS> {
+    let sport = address.get_bits::<16>(elab!(qp_address::SPORT.lsb));
+    let pkey = address.get_bits::<16>(elab!(qp_address::PKEY.lsb));
+    let qpn = address.get_bits::<24>(elab!(qp_address::DEST_QPN.lsb));
+    let udp: Bits<64> =
+        cat!(bits::<16>(0), bswap(udp_len), bits::<16>(wire::ROCE_PORT.swap_bytes() as u64), bswap(sport));
+    let flags: Bits<8> = cat!(head.solicited, false, pad(head.payload), bits::<4>(0));
+    let becn: Bits<8> = if head.opcode == wire::CNP { bits::<8>(0x40) } else { bits::<8>(0) };
+    let bth: Bits<96> =
+        cat!(bswap(head.psn), head.ack_req, bits::<7>(0), bswap(qpn), becn, bswap(pkey), flags, head.opcode);
+    cat!(ext(head), bth, udp)
+}
+
+/// First half of the IPv4 header checksum: everything but the source address, as a sum of 16-bit words.
+#[hdl_fn]
+pub fn checksum_start(address: Bits<ADDRESS_BITS>, udp_len: Bits<16>) -> Bits<20> {
+    let tos = address.get_bits::<8>(elab!(qp_address::TRAFFIC_CLASS.lsb)).cast::<20>();
+    let ttl = address.get_bits::<8>(elab!(qp_address::HOP_LIMIT.lsb)).cast::<20>();
+    let dip = address.get_bits::<32>(elab!(qp_address::DIP_LOW.lsb));
+    // Version, length and type of service; DF; total length beyond UDP's; protocol. The identification is 0.
+    let fixed = tos + (0x4500 + 0x4000 + len::IPV4 as u64 + wire::IP_PROTO_UDP as u64);
+    (fixed + udp_len.cast::<20>()) + (ttl << 8) + words(dip)
+}
+
+/// The two big-endian words of 4 wire bytes, added.
+#[hdl_fn]
+fn words(bytes: Bits<32>) -> Bits<20> {
+    bswap(bytes.get_bits::<16>(0)).cast::<20>() + bswap(bytes.get_bits::<16>(16)).cast::<20>()
+}
+
+/// Adds the source address to a [`checksum_start`].
+#[hdl_fn]
+pub fn checksum_add(sum: Bits<20>, gid: Bits<GID_BITS>) -> Bits<20> {
+    sum + words(gid.get_bits::<32>(elab!(gid::IP_LOW.lsb)))
+}
+
+/// Folds the sum to the checksum field.
+#[hdl_fn]
+fn checksum_end(sum: Bits<20>) -> Bits<16> {
+    let once = sum.get_bits::<16>(0).cast::<17>() + sum.get_bits::<4>(16).cast::<17>();
+    !(once.get_bits::<16>(0) + once.get_bits::<1>(16).cast::<16>())
+}
+
+/// All header bytes of a RoCE frame. `sum` is the [`checksum_add`]ed sum.
+#[hdl_fn]
+pub fn header(
+    head: TxHead,
+    address: Bits<ADDRESS_BITS>,
+    gid: Bits<GID_BITS>,
+    ip6: Bit,
+    tagged: Bit,
+    udp_len: Bits<16>,
+    sum: Bits<20>,
+) -> Bits<MAX_BITS> {
+    let class = address.get_bits::<8>(elab!(qp_address::TRAFFIC_CLASS.lsb));
+    let hops = address.get_bits::<8>(elab!(qp_address::HOP_LIMIT.lsb));
+    let flow = address.get_bits::<20>(elab!(qp_address::FLOW_LABEL.lsb));
+    let dip = address.get_bits::<128>(elab!(qp_address::DIP_LOW.lsb));
+    let sip = gid.get_bits::<128>(elab!(gid::IP_LOW.lsb));
+    let protocol = bits::<8>(wire::IP_PROTO_UDP as u64);
+    let v4: Bits<160> = cat!(
+        dip.get_bits::<32>(0),
+        sip.get_bits::<32>(0),
+        bswap(checksum_end(sum)),
+        protocol,
+        hops,
+        bits::<16>(0x0040), // do not fragment
+        bits::<16>(0),      // identification
+        bswap(udp_len + len::IPV4 as u64),
+        class,
+        bits::<8>(0x45)
+    );
+    let v6: Bits<320> = cat!(dip, sip, hops, protocol, bswap(udp_len), bswap(cat!(32; bits::<4>(6), class, flow)));
+    let upper = upper(head, address, udp_len);
+    let packet: Bits<704> = if ip6 { cat!(upper, v6) } else { cat!(544; upper, v4).cast::<704>() };
+
+    let kind: Bits<16> = if ip6 {
+        bits::<16>(wire::ETHERTYPE_IPV6.swap_bytes() as u64)
+    } else {
+        bits::<16>(wire::ETHERTYPE_IPV4.swap_bytes() as u64)
+    };
+    let macs: Bits<96> =
+        cat!(gid.get_bits::<48>(elab!(gid::MAC.lsb)), address.get_bits::<48>(elab!(qp_address::DMAC.lsb)));
+    let control: Bits<16> =
+        cat!(address.get_bits::<3>(elab!(qp_address::PRIORITY.lsb)), false, gid.get_bits::<12>(elab!(gid::VLAN.lsb)));
+    if tagged {
+        cat!(packet, kind, bswap(control), bits::<16>(wire::ETHERTYPE_VLAN.swap_bytes() as u64), macs)
+    } else {
+        cat!(816; packet, kind, macs).cast::<MAX_BITS>()
+    }
+}
+
+/// The answer to a READ request or an acknowledge is expected by its sender.
+#[hdl_fn]
+pub fn expects_answer(head: TxHead) -> Bit {
+    head.request && !head.raw && (head.ack_req || head.opcode == op::READ_REQUEST)
+}
