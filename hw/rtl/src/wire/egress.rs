@@ -21,7 +21,7 @@
 //! Cannot deadlock: waits only for the MAC, and for the sink of `fault`, which must not wait for the transmit path.
 
 use super::{
-    frames::{TxFrame, row_shift},
+    frames::TxFrame,
     headers::{self, ADDRESS_BITS, GID_BITS, MAX_BITS},
     icrc::{GENERATOR_LATENCY, Generator},
 };

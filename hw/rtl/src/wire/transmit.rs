@@ -146,3 +146,8 @@ impl<const W: usize> Logic for Transmit<W> {
         self.tx_bytes.next = self.egress.tx_bytes.val();
     }
 }
+
+#[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod tests;
