@@ -83,6 +83,8 @@ pub struct Host {
     pub generations: Vec<u8>,
     /// Chance that a beat of data, a chunk comes in a cycle.
     pub rates: (f64, f64),
+    /// Full beats and no late translations: for measurements.
+    pub plain: bool,
     beat_bytes: usize,
     requests: VecDeque<AccessRequest>,
     chunk: Option<Chunk>,
@@ -114,6 +116,7 @@ impl Host {
             memory,
             generations: vec![0; QPS],
             rates: (0.9, 0.9),
+            plain: false,
             beat_bytes,
             requests: VecDeque::new(),
             chunk: None,
@@ -195,7 +198,7 @@ impl Actor for Host {
         }
         if model.bit("req.valid") && model.bit("req.ready") {
             let get = |at, width| field(model, "req.data", at, width);
-            let wait = if self.rng.random_bool(0.1) { self.rng.random_range(0..60) } else { 0 };
+            let wait = if !self.plain && self.rng.random_bool(0.1) { self.rng.random_range(0..60) } else { 0 };
             assert_eq!(get(96, 14), get(110, 32), "span is the stretch");
             self.requests.push_back(AccessRequest {
                 key: get(0, 32) as u32,
@@ -210,7 +213,7 @@ impl Actor for Host {
             let (iova, len, tag, dest) = (get(0, 64), get(64, 14) as usize, get(78, 16), get(94, 20));
             assert!((1..=4096).contains(&len));
             self.reads += 1;
-            let (mut at, full) = (0, self.rng.random_bool(0.7));
+            let (mut at, full) = (0, self.plain || self.rng.random_bool(0.7));
             while at < len {
                 let most = self.beat_bytes.min(len - at);
                 let bytes = if full { most } else { self.rng.random_range(1..=most) };
@@ -309,9 +312,14 @@ pub struct Bench {
     pub addresses: Vec<Address>,
 }
 
+/// A small ring and few slots: they wrap often and run full.
 pub fn model<const W: usize>() -> Model {
+    sized_model::<W>(RING, 16)
+}
+
+pub fn sized_model<const W: usize>(ring: usize, slots: usize) -> Model {
     let options = Options { name: Some(format!("Transmit{W}")), ..Options::default() };
-    Model::of(|| Transmit::<W>::new(QPS, RING, 16), options).unwrap()
+    Model::of(|| Transmit::<W>::new(QPS, ring, slots), options).unwrap()
 }
 
 impl Bench {

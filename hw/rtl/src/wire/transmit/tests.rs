@@ -6,7 +6,7 @@ use crate::{
 use abi::{
     status::{cause, counter},
     table::{id, qp_send},
-    wire::{op, op_info, transport},
+    wire::{op, op_info},
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -401,7 +401,7 @@ fn voided<const W: usize>() {
         let total = ring.len();
         let sent = check(&mut b, &mut ring, &mut quick);
         println!("W={W}, seed {seed}: {} of {total} frames sent", sent.len());
-        assert!(sent.len() > total / 4 && sent.len() < total);
+        assert!(sent.len() > total / 10 && sent.len() < total);
     }
 }
 
@@ -417,7 +417,7 @@ fn void_frames_are_dropped_512() {
 /// Cycles per frame, sustained.
 fn cycles<const W: usize>(m: &verilate::Model, opcode: u8, part: impl Fn(usize) -> Part) -> (f64, f64) {
     let mut b = Bench::new::<W>(m.another(), Stall::Never, 9);
-    b.host.rates = (1.0, 1.0);
+    (b.host.rates, b.host.plain) = ((1.0, 1.0), true);
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     b.add_gid(Gid { mac: [2; 6], ip: [10; 16], ..Gid::default() });
     b.add_qp(Address { hops: 64, ..Address::default() });
@@ -435,7 +435,7 @@ fn cycles<const W: usize>(m: &verilate::Model, opcode: u8, part: impl Fn(usize) 
 
 #[test]
 fn rate_of_frames() {
-    let m = model::<512>();
+    let m = sized_model::<512>(64 << 10, 128);
     let inline = |n: usize| move |_| Part::Inline(vec![7; n]);
     let memory = |n: usize| move |i: usize| Part::Memory { key: 1, va: (i * 4096 % 0x8_0000) as u64, len: n };
     let mut report = vec![];
@@ -452,5 +452,4 @@ fn rate_of_frames() {
     for (name, cycles, most) in report {
         assert!(cycles <= most, "{name} takes {cycles} cycles, not {most}");
     }
-    let _ = transport::RC;
 }
