@@ -139,7 +139,7 @@ impl Generator {
                 )
             }
             17 => self.concatenation(w, d),
-            18 if w % 8 == 0 => format!("bswap({})", self.value(w, d)),
+            18 if w.is_multiple_of(8) => format!("bswap({})", self.value(w, d)),
             19 => {
                 let (i, b) = (self.below(w), self.bool(d));
                 format!("{}.replace_bit({i}, {b})", self.value(w, d))

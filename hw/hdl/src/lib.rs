@@ -51,3 +51,7 @@ pub mod prelude {
     pub use hdl_macros::{LogicState, LogicStruct, hdl_fn, kernel};
     pub use rust_hdl::prelude::*;
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../tests/rejected/types.md")]
+mod rejected_types {}
