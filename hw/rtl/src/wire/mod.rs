@@ -4,6 +4,16 @@ pub mod egress;
 pub mod frames;
 pub mod headers;
 pub mod icrc;
+pub mod ingress;
+pub mod parser;
 #[cfg(test)]
 mod testing;
 pub mod transmit;
+
+use hdl::prelude::*;
+
+/// Big-endian field of N bits at byte `offset`.
+#[hdl_fn]
+pub fn be<const M: usize, const N: usize>(bytes: Bits<M>, offset: usize) -> Bits<N> {
+    bswap(bytes.get_bits::<N>(offset * 8))
+}

@@ -1,0 +1,740 @@
+//! Ingress against a reference that judges whole frames, byte by byte.
+
+use super::super::testing::{GOLDEN, captured, icrc_of, unhex};
+use super::*;
+use crate::msg::TableReq;
+use abi::wire::{OpInfo, len, op_info};
+use rand::{Rng, RngExt, SeedableRng, seq::IndexedRandom};
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+use verilate::{
+    Model, Options,
+    bench::{Actor, Beat, Sink as Drain, Stall, cycle},
+    scale,
+};
+
+/// A GID row of the reference.
+#[derive(Clone, Debug, PartialEq)]
+struct Address {
+    mac: [u8; 6],
+    vlan: Option<u16>,
+    /// 4 or 16 bytes.
+    ip: Vec<u8>,
+}
+
+#[derive(Clone, Default)]
+struct Setup {
+    gids: Vec<Address>,
+    mac: [u8; 6],
+    raw_on: bool,
+    promiscuous: bool,
+}
+
+enum Verdict {
+    Drop(usize),
+    /// Meta data with `buf` counted from the frame's start and its own `rows`.
+    Pass(Box<RxMeta>),
+}
+
+fn big<const N: usize>(bytes: &[u8]) -> Bits<N> {
+    bits::<N>(bytes.iter().fold(0, |n, b| n << 8 | *b as u64))
+}
+
+fn little<const N: usize>(bytes: &[u8]) -> Bits<N> {
+    bytes.iter().rev().fold(0.into(), |n: Bits<N>, b| n << 8 | bits::<N>(*b as u64))
+}
+
+/// Ones' complement sum of big-endian words.
+fn sum16(bytes: &[u8]) -> u16 {
+    let word = |pair: &[u8]| (pair[0] as u32) << 8 | *pair.get(1).unwrap_or(&0) as u32;
+    let mut sum: u32 = bytes.chunks(2).map(word).sum();
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn word(frame: &[u8], at: usize) -> usize {
+    (frame[at] as usize) << 8 | frame[at + 1] as usize
+}
+
+/// Where the frame's IP header begins.
+fn ip_at(frame: &[u8]) -> usize {
+    if word(frame, 12) == 0x8100 { 18 } else { 14 }
+}
+
+/// The sum over UDP header, payload and pseudo header.
+fn udp_sum(frame: &[u8]) -> u16 {
+    let ip = ip_at(frame);
+    let (addresses, udp) = if frame[ip] >> 4 == 6 { (ip + 8, ip + 40) } else { (ip + 12, ip + 20) };
+    let end = udp + word(frame, udp + 4);
+    sum16(&[&frame[addresses..udp], &[0, 17], &frame[udp + 4..udp + 6], &frame[udp..end]].concat())
+}
+
+/// The rules, frame by frame.
+fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
+    use counter::*;
+    let size = frame.len();
+    if error || size > wire::MAX_FRAME {
+        return Verdict::Drop(RX_MAC_ERROR);
+    }
+    if size < 14 {
+        return Verdict::Drop(RX_MALFORMED);
+    }
+    let ip = ip_at(frame);
+    let tci = if ip == 18 && size >= 16 { word(frame, 14) } else { 0 };
+    let kind = if size >= ip { word(frame, ip - 2) } else { 0 };
+    let header = match kind {
+        0x0800 => 20,
+        0x86dd => 40,
+        _ => 0,
+    };
+    let cut = header != 0 && size < ip + header;
+    let whole = header != 0 && !cut;
+    let ip4 = whole && header == 20 && frame[ip] >> 4 == 4;
+    let ip6 = whole && header == 40 && frame[ip] >> 4 == 6;
+    let raw_wanted = setup.raw_on && (setup.promiscuous || frame[0] & 1 == 1 || frame[..6] == setup.mac);
+    let base = RxMeta { rows: bits::<12>(size.div_ceil(beat) as u64), ..Default::default() };
+    let raw = RxMeta { raw: true, payload: bits::<14>(size as u64), ..base };
+
+    let (mut roce_port, mut ours, mut unsupported, mut later, mut extension) = (false, None, false, false, false);
+    let (mut datagram, mut short) = (false, false);
+    if ip4 || ip6 {
+        let (ihl, next) = if ip4 { ((frame[ip] & 15) as usize * 4, frame[ip + 9]) } else { (40, frame[ip + 6]) };
+        let dip = if ip4 { &frame[ip + 16..ip + 20] } else { &frame[ip + 24..ip + 40] };
+        ours = setup.gids.iter().position(|gid| {
+            gid.mac == frame[..6]
+                && gid.ip == dip
+                && gid.vlan.unwrap_or(0) as usize == tci & 0xfff
+                && (gid.vlan.is_none() || ip == 18)
+        });
+        let fragment = if ip4 { word(frame, ip + 6) } else { 0 };
+        later = fragment & 0x1fff != 0;
+        unsupported = ip4 && ihl != 20 || fragment & 0x2000 != 0;
+        extension = ip6 && [0, 43, 44, 60].contains(&next);
+        short = next == 17 && size < ip + ihl + 8;
+        datagram = next == 17 && !short && !later;
+        roce_port = datagram && word(frame, ip + ihl + 2) == 4791;
+    }
+    let Some(gid) = ours.filter(|_| roce_port) else {
+        return if raw_wanted {
+            Verdict::Pass(Box::new(raw))
+        } else if roce_port {
+            Verdict::Drop(RX_ADDRESS)
+        } else if ours.is_some() && (later || extension) {
+            Verdict::Drop(RX_IP_UNSUPPORTED)
+        } else if cut || short {
+            Verdict::Drop(RX_MALFORMED)
+        } else {
+            Verdict::Drop(RX_RAW_DROPPED)
+        };
+    };
+    assert!(datagram);
+    if unsupported {
+        return Verdict::Drop(RX_IP_UNSUPPORTED);
+    }
+    if ip4 && sum16(&frame[ip..ip + 20]) != 0xffff {
+        return Verdict::Drop(RX_IP_CHECKSUM);
+    }
+    let udp = ip + header;
+    let udp_len = word(frame, udp + 4);
+    let ip_len = if ip4 { word(frame, ip + 2) } else { word(frame, ip + 4) + 40 };
+    if ip + ip_len > size || udp_len + header != ip_len || udp_len < 24 || udp_len % 4 != 0 {
+        return Verdict::Drop(RX_MALFORMED);
+    }
+    if word(frame, udp + 6) != 0 && udp_sum(frame) != 0xffff {
+        return Verdict::Drop(RX_IP_CHECKSUM);
+    }
+    let end = udp + udp_len;
+    if icrc_of(&frame[..end - 4]).to_le_bytes() != frame[end - 4..end] {
+        return Verdict::Drop(RX_ICRC);
+    }
+    let bth = udp + 8;
+    let (Some(op), 0) = (op_info(frame[bth]), frame[bth + 1] & 15) else { return Verdict::Drop(RX_OPCODE) };
+    let pad = (frame[bth + 1] >> 4 & 3) as usize;
+    let ext = bth + 12;
+    let payload = (udp_len as isize) - (24 + op.ext_len() + pad) as isize;
+    if payload < 0 || payload > 0 && !op.payload {
+        return Verdict::Drop(RX_MALFORMED);
+    }
+    let at = |from: usize, bytes: usize| &frame[from..from + bytes];
+    let imm = ext + op.deth as usize * len::DETH + op.reth as usize * len::RETH;
+    let (va, rkey, dma_len) = (op.reth || op.atomic, op.reth || op.atomic || op.deth, op.reth);
+    Verdict::Pass(Box::new(RxMeta {
+        raw: false,
+        buf: bits::<20>((ext + op.ext_len()) as u64),
+        payload: bits::<14>(payload as u64),
+        opcode: bits::<8>(frame[bth] as u64),
+        qpn: big(at(bth + 5, 3)),
+        psn: big(at(bth + 9, 3)),
+        pkey: big(at(bth + 2, 2)),
+        ack_req: frame[bth + 8] >> 7 == 1,
+        solicited: frame[bth + 1] >> 7 == 1,
+        pad: bits::<2>(pad as u64),
+        va: if va { big(at(ext, 8)) } else { 0.into() },
+        rkey: if rkey { big(at(ext + va as usize * 8, 4)) } else { 0.into() },
+        dma_len: if dma_len { big(at(ext + 12, 4)) } else { 0.into() },
+        syndrome: if op.aeth { bits::<8>(frame[ext] as u64) } else { 0.into() },
+        msn: if op.aeth {
+            big(at(ext + 1, 3))
+        } else if op.deth {
+            big(at(ext + 5, 3))
+        } else {
+            0.into()
+        },
+        imm: if op.imm || op.ieth { little(at(imm, 4)) } else { 0.into() },
+        sip: if ip4 { little(at(ip + 12, 4)) } else { little(at(ip + 8, 16)) },
+        ip6,
+        gid: bits::<8>(gid as u64),
+        vlan: bits::<16>(tci as u64),
+        ce: if ip4 { frame[ip + 1] & 3 == 3 } else { frame[ip + 1] >> 4 & 3 == 3 },
+        ..base
+    }))
+}
+
+/// Builds the block and writes its rows.
+fn build<const W: usize>(buffer: usize) -> Model {
+    let options =
+        Options { name: Some(format!("Ingress{W}")), waive: vec!["WIDTHEXPAND", "WIDTHTRUNC"], ..Options::default() };
+    Model::of(|| Ingress::<W>::new(buffer), options).unwrap()
+}
+
+fn access(m: &mut Model, table: u8, index: usize, write: bool, row: &[u8]) -> Vec<u8> {
+    let req = TableReq { table: bits::<4>(table as u64), index: bits::<24>(index as u64), write, row: little(row) };
+    m.set_bytes("table.req", &verilate::bits::of(req));
+    m.set("table.valid", 1);
+    m.eval();
+    assert!(m.bit("table.ready"));
+    m.tick();
+    m.set("table.valid", 0);
+    assert_eq!(m.bit("table.rvalid"), !write);
+    m.bytes("table.rdata").to_vec()
+}
+
+fn configure(m: &mut Model, setup: &Setup) {
+    let mac = |mac: [u8; 6]| mac.iter().rev().fold(0, |n, b| n << 8 | *b as u64);
+    let mut rows = vec![];
+    for (i, address) in setup.gids.iter().enumerate() {
+        let mut row = [0; 64];
+        gid::VALID.set(&mut row, 1);
+        gid::IS_IP6.set(&mut row, (address.ip.len() == 16) as u64);
+        gid::TAGGED.set(&mut row, address.vlan.is_some() as u64);
+        gid::VLAN.set(&mut row, address.vlan.unwrap_or(0) as u64);
+        gid::MAC.set(&mut row, mac(address.mac));
+        row[16..16 + address.ip.len()].copy_from_slice(&address.ip);
+        rows.push((id::GID, i, row));
+    }
+    let mut row = [0; 64];
+    port::MAC.set(&mut row, mac(setup.mac));
+    port::RAW_ON.set(&mut row, setup.raw_on as u64);
+    port::PROMISCUOUS.set(&mut row, setup.promiscuous as u64);
+    rows.push((id::PORT, 0, row));
+    for (table, index, row) in &rows {
+        access(m, *table, *index, true, row);
+    }
+    for (table, index, row) in &rows {
+        assert_eq!(access(m, *table, *index, false, &[]), row);
+    }
+}
+
+/// A frame to be sent: its bytes, and whether the MAC reports it as damaged.
+type Sent = (Vec<u8>, bool);
+
+/// The MAC and the buffer with its reader.
+struct World {
+    beat: usize,
+    rng: ChaCha8Rng,
+    gaps: f64,
+    frames: VecDeque<Sent>,
+    at: usize,
+    buffer: Vec<u8>,
+    drops: VecDeque<usize>,
+    marks: usize,
+    freed: usize,
+}
+
+impl World {
+    fn new(beat: usize, buffer: usize, gaps: f64, seed: u64, frames: Vec<Sent>) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        let (frames, buffer) = (frames.into(), vec![0; buffer]);
+        World { beat, rng, gaps, frames, at: 0, buffer, drops: VecDeque::new(), marks: 0, freed: 0 }
+    }
+}
+
+impl Actor for World {
+    fn drive(&mut self, m: &mut Model) {
+        let send = !self.frames.is_empty() && !self.rng.random_bool(self.gaps);
+        let mut data = vec![0; self.beat];
+        self.rng.fill_bytes(&mut data);
+        m.set("mac.valid", send as u64);
+        m.set("mac_error", self.rng.random_range(0..2));
+        if send {
+            let (frame, error) = &self.frames[0];
+            let chunk = &frame[self.at..frame.len().min(self.at + self.beat)];
+            data[..chunk.len()].copy_from_slice(chunk);
+            let last = self.at + self.beat >= frame.len();
+            m.set("mac.bytes", chunk.len() as u64);
+            m.set("mac.last", last as u64);
+            if last {
+                m.set("mac_error", *error as u64);
+            }
+            self.at += self.beat;
+            if last {
+                self.at = 0;
+                self.frames.pop_front();
+            }
+        }
+        m.set_bytes("mac.data", &data);
+        m.set("freed", self.freed as u64);
+        self.freed = 0;
+    }
+    fn observe(&mut self, m: &Model) {
+        assert!(m.bit("mac.ready"));
+        if m.bit("buf_we") {
+            let (at, bytes) = (m.get("buf_addr") as usize, m.get("buf_bytes") as usize);
+            assert_eq!((at % self.beat, bytes), (0, self.beat));
+            let at = at % self.buffer.len();
+            self.buffer[at..at + bytes].copy_from_slice(m.bytes("buf_data"));
+        }
+        let count = m.get("count");
+        for k in (0..64).filter(|k| count >> k & 1 == 1) {
+            if k == counter::RX_CE {
+                self.marks += 1;
+            } else {
+                self.drops.push_back(k);
+            }
+        }
+    }
+    fn done(&self) -> bool {
+        self.frames.is_empty()
+    }
+    fn status(&self) -> String {
+        format!("{} frames left", self.frames.len())
+    }
+}
+
+/// How the frames are sent and the buffer is emptied.
+#[derive(Clone, Copy)]
+struct Pace {
+    gaps: f64,
+    stall: Stall,
+    /// The reader frees a frame in a cycle with this probability.
+    frees: f64,
+    /// Frames may be dropped for want of room.
+    may_lack_room: bool,
+    seed: u64,
+}
+
+const EASY: Pace = Pace { gaps: 0.0, stall: Stall::Never, frees: 1.0, may_lack_room: false, seed: 1 };
+
+#[derive(Debug, Default, PartialEq)]
+struct Tally {
+    passed: usize,
+    raw: usize,
+    dropped: usize,
+    no_room: usize,
+    cycles: u64,
+}
+
+/// Sends frames and compares every verdict with the reference.
+fn check(m: &mut Model, setup: &Setup, buffer: usize, pace: Pace, frames: &[Sent]) -> Tally {
+    let beat = m.width("mac.data") / 8;
+    let mut world = World::new(beat, buffer, pace.gaps, pace.seed, frames.to_vec());
+    let mut drain = Drain::new(m, "meta", pace.stall, pace.seed + 1);
+    let mut held: VecDeque<(Beat, usize)> = VecDeque::new();
+    let mut metas: VecDeque<Beat> = VecDeque::new();
+    let mut tally = Tally::default();
+    let mut marks = 0;
+    let mut next = frames.iter().enumerate();
+    let mut rng = ChaCha8Rng::seed_from_u64(pace.seed + 2);
+    let start = m.cycle();
+    let (mut quiet, mut waiting) = (0, None);
+    while quiet < 200 {
+        cycle(m, &mut [&mut world, &mut drain]);
+        metas.extend(drain.pop());
+        let mut busy = !world.frames.is_empty() || !held.is_empty();
+        if world.frames.is_empty() && tally.cycles == 0 {
+            tally.cycles = m.cycle() - start;
+        }
+        // Match verdicts with frames, in order.
+        loop {
+            if waiting.is_none() {
+                waiting = next.next().map(|(i, f)| (i, judge(&f.0, f.1, setup, beat)));
+            }
+            let Some((i, verdict)) = &waiting else { break };
+            let frame = &frames[*i].0;
+            let about = || format!("seed {}, frame {i} of {} bytes: {frame:02x?}", pace.seed, frame.len());
+            match verdict {
+                Verdict::Drop(want) => {
+                    let Some(got) = world.drops.pop_front() else { break };
+                    let excused = pace.may_lack_room && got == counter::RX_NO_ROOM && *want != counter::RX_MAC_ERROR;
+                    let name = |k: usize| counter::NAMES[k].0;
+                    assert!(got == *want || excused, "{} instead of {}, {}", name(got), name(*want), about());
+                    tally.dropped += 1;
+                    tally.no_room += (got == counter::RX_NO_ROOM) as usize;
+                }
+                Verdict::Pass(want) => {
+                    let same = |got: &Beat| {
+                        let mut expect: RxMeta = **want;
+                        expect.buf = bits::<20>(got.get("buf"));
+                        expect.rows = bits::<12>(got.get("rows"));
+                        if expect.raw {
+                            return got.get("raw") == 1 && got.get("payload") == want.payload.to_u64();
+                        }
+                        drain.message(expect) == *got
+                    };
+                    let content = |got: &Beat, world: &World| {
+                        let (at, bytes) = (got.get("buf") as usize, got.get("payload") as usize);
+                        let from = want.buf.to_u64() as usize;
+                        (0..bytes).all(|k| world.buffer[(at + k) % buffer] == frame[from + k])
+                    };
+                    if let Some(got) = metas.front() {
+                        if same(got) && content(got, &world) {
+                            let own = want.rows.to_u64();
+                            assert!(got.get("rows") >= own);
+                            tally.passed += 1;
+                            tally.raw += want.raw as usize;
+                            marks += (want.ce && !want.raw) as usize;
+                            held.push_back((metas.pop_front().unwrap(), *i));
+                            waiting = None;
+                            busy = true;
+                            continue;
+                        }
+                        assert!(pace.may_lack_room, "{got:?} instead of {:?}, {}", drain.message(**want), about());
+                    } else if quiet < 150 {
+                        break; // its meta data may still come
+                    }
+                    let Some(got) = world.drops.pop_front() else { break };
+                    let excused = pace.may_lack_room && got == counter::RX_NO_ROOM;
+                    assert!(excused, "{} instead of {:?}, {}", counter::NAMES[got].0, drain.message(**want), about());
+                    tally.no_room += 1;
+                }
+            }
+            waiting = None;
+            busy = true;
+        }
+        // The reader: the payload is still there when the frame is freed.
+        if !held.is_empty() && rng.random_bool(pace.frees) {
+            let (got, i) = held.pop_front().unwrap();
+            let Verdict::Pass(want) = judge(&frames[i].0, false, setup, beat) else { unreachable!() };
+            let (at, from) = (got.get("buf") as usize, want.buf.to_u64() as usize);
+            for k in 0..got.get("payload") as usize {
+                assert_eq!(world.buffer[(at + k) % buffer], frames[i].0[from + k], "frame {i} was overwritten");
+            }
+            world.freed = got.get("rows") as usize;
+        }
+        quiet = if busy { 0 } else { quiet + 1 };
+    }
+    assert!(waiting.is_none(), "frame {} has no verdict", waiting.unwrap().0);
+    assert!(world.drops.is_empty() && metas.is_empty(), "verdicts without a frame");
+    assert_eq!(world.marks, marks, "CE marks");
+    tally
+}
+
+/// A random RoCE frame to `to`; `payload` bytes if the opcode has any.
+fn roce(rng: &mut ChaCha8Rng, to: &Address, opcode: u8, payload: usize) -> Vec<u8> {
+    let op = op_info(opcode).unwrap_or(OpInfo { payload: true, ..Default::default() });
+    let payload = if op.payload { payload } else { 0 };
+    let pad = payload.wrapping_neg() % 4;
+    let udp_len = 24 + op.ext_len() + payload + pad;
+    let mut f = to.mac.to_vec();
+    f.extend([2, 0, 0, 0, 0, 9]);
+    let priority = rng.random_range(0..8u16) << 13;
+    match to.vlan {
+        Some(vlan) => f.extend([[0x81, 0], (vlan | priority).to_be_bytes()].concat()),
+        None if rng.random_bool(0.2) => f.extend([[0x81, 0], priority.to_be_bytes()].concat()),
+        None => {}
+    }
+    if to.ip.len() == 4 {
+        f.extend([8, 0, 0x45, rng.random()]);
+        f.extend((20 + udp_len as u16).to_be_bytes());
+        f.extend([rng.random(), rng.random(), 0x40, 0, rng.random_range(1..=255), 17, 0, 0]);
+        f.extend([10, 0, 0, rng.random()]);
+    } else {
+        f.extend([0x86, 0xdd, 0x60 | rng.random_range(0..16), rng.random(), rng.random(), rng.random()]);
+        f.extend((udp_len as u16).to_be_bytes());
+        f.extend([17, rng.random_range(1..=255)]);
+        f.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, rng.random()]);
+    }
+    f.extend(&to.ip);
+    f.extend([0xc0, rng.random(), 0x12, 0xb7]);
+    f.extend((udp_len as u16).to_be_bytes());
+    f.extend([0, 0]);
+    f.extend([opcode, (pad as u8) << 4 | rng.random::<u8>() & 0xc0]);
+    let from = f.len();
+    f.resize(from + 10 + op.ext_len() + payload + pad + 4, 0);
+    rng.fill_bytes(&mut f[from..]);
+    finish(rng, &mut f);
+    f
+}
+
+/// Sets the checksums and the ICRC that the headers ask for, if they make any sense.
+fn finish(rng: &mut ChaCha8Rng, f: &mut [u8]) {
+    let ip = ip_at(f);
+    let ip6 = f[ip] >> 4 == 6;
+    if !ip6 {
+        f[ip + 10..ip + 12].fill(0);
+        let sum = !sum16(&f[ip..ip + 20]);
+        f[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    let udp = ip + if ip6 { 40 } else { 20 };
+    let end = udp + word(f, udp + 4);
+    if end > f.len() || end < udp + 24 {
+        return;
+    }
+    let icrc = icrc_of(&f[..end - 4]).to_le_bytes();
+    f[end - 4..end].copy_from_slice(&icrc);
+    f[udp + 6..udp + 8].fill(0);
+    if rng.random_bool(0.5) {
+        let sum = !udp_sum(f);
+        f[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+fn setup(rng: &mut ChaCha8Rng) -> Setup {
+    let mac = [2, 0, 0, 0, 0, 1];
+    let gids = (0..GIDS as u8).map(|i| Address {
+        mac: if i < 12 { mac } else { [2, 0, 0, 0, 1, i] },
+        vlan: (i % 3 == 2).then(|| rng.random_range(1..4096)),
+        ip: if i % 2 == 0 { vec![10, 0, 1, i] } else { (0..16).map(|k| k * 7 + i).collect() },
+    });
+    Setup { gids: gids.collect(), mac, raw_on: true, promiscuous: false }
+}
+
+/// Every kind of frame: good, broken in one place with all else set right, broken after the fact, and garbage.
+fn any_frame(rng: &mut ChaCha8Rng, setup: &Setup, largest: usize) -> Sent {
+    let to = setup.gids.choose(rng).unwrap().clone();
+    let known: Vec<u8> = (0..=255).filter(|o| op_info(*o).is_some()).collect();
+    let opcode = if rng.random_bool(0.9) { *known.choose(rng).unwrap() } else { rng.random() };
+    let largest = rng.random_range(0..=largest);
+    let payload = if rng.random_bool(0.5) { largest.min(80) } else { largest };
+    let mut f = roce(rng, &to, opcode, payload);
+    let ip = ip_at(&f);
+    let ip6 = f[ip] >> 4 == 6;
+    let udp = ip + if ip6 { 40 } else { 20 };
+    match rng.random_range(0..16) {
+        0..6 => {}
+        6 | 7 => {
+            for _ in 0..rng.random_range(1..3) {
+                let bit = rng.random_range(0..f.len() * 8);
+                f[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+        8 => f.truncate(rng.random_range(1..=f.len())),
+        9 => {
+            // Another value in one header byte, the rest set right.
+            let at = rng.random_range(ip..(udp + 40).min(f.len()));
+            f[at] = rng.random();
+            finish(rng, &mut f);
+        }
+        10 => {
+            // Lengths a little off.
+            let at = *[ip + if ip6 { 4 } else { 2 }, udp + 4].choose(rng).unwrap();
+            let length = (word(&f, at) as i32 + rng.random_range(-30..30)).max(0) as u16;
+            f[at..at + 2].copy_from_slice(&length.to_be_bytes());
+            finish(rng, &mut f);
+        }
+        11 if !ip6 => {
+            // Options and fragments.
+            if rng.random_bool(0.5) {
+                f[ip] = 0x40 | rng.random_range(0..16);
+            } else {
+                f[ip + 6] = *[0x20, 0x00, 0x01, 0x60].choose(rng).unwrap();
+            }
+            finish(rng, &mut f);
+        }
+        11 => f[ip + 6] = *[0, 6, 43, 44, 58, 60].choose(rng).unwrap(),
+        12 => {
+            let at = *[udp + 2, udp + 3, 0, 5, 12, 13, 15, udp + 8, udp + 9].choose(rng).unwrap();
+            f[at] = rng.random();
+            finish(rng, &mut f);
+        }
+        13 => {
+            let fill = rng.random();
+            f.resize(rng.random_range(1..=largest.max(1)), fill);
+        }
+        _ => {
+            f.resize(rng.random_range(1..=largest.max(1)), 0);
+            rng.fill_bytes(&mut f);
+            if rng.random_bool(0.5) && f.len() > 6 {
+                f[..6].copy_from_slice(&to.mac);
+            }
+        }
+    }
+    // The MAC's padding, and more of it than it ever adds.
+    if f.len() < 60 && rng.random_bool(0.7) {
+        f.resize(60, 0);
+    } else if rng.random_bool(0.1) {
+        let from = f.len();
+        f.resize(from + rng.random_range(1..150), 0);
+        rng.fill_bytes(&mut f[from..]);
+    }
+    (f, rng.random_bool(0.02))
+}
+
+/// Captured and golden frames, each group with the addresses it was sent to.
+fn captures<const W: usize>() {
+    let mut m = build::<W>(1 << 16);
+    let mut frames: Vec<_> = captured();
+    frames.extend(GOLDEN.iter().map(|hex| unhex(hex)));
+    let address = |f: &Vec<u8>| Address {
+        mac: f[..6].try_into().unwrap(),
+        vlan: None,
+        ip: if f[12] == 8 { f[30..34].to_vec() } else { f[38..54].to_vec() },
+    };
+    let mut all: Vec<Address> = vec![];
+    for frame in &frames {
+        let a = address(frame);
+        if !all.contains(&a) {
+            all.push(a);
+        }
+    }
+    for group in all.chunks(GIDS) {
+        let setup = Setup { gids: group.to_vec(), ..Default::default() };
+        m.reset();
+        configure(&mut m, &setup);
+        let chosen: Vec<Sent> =
+            frames.iter().filter(|f| group.contains(&address(f))).map(|f| (f.clone(), false)).collect();
+        let tally = check(&mut m, &setup, 1 << 16, EASY, &chosen);
+        assert_eq!((tally.passed, tally.raw), (chosen.len(), 0));
+        // One flipped bit each, in what the ICRC covers: none may pass.
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let flipped: Vec<Sent> = chosen
+            .iter()
+            .map(|(f, _)| {
+                let mut f = f.clone();
+                let bit = rng.random_range(12 * 8..f.len() * 8);
+                f[bit / 8] ^= 1 << (bit % 8);
+                (f, false)
+            })
+            .collect();
+        check(&mut m, &setup, 1 << 16, EASY, &flipped);
+    }
+}
+
+/// The reference itself agrees with etherparse about the captured frames.
+#[test]
+fn the_reference_decodes_captures_as_etherparse_does() {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+    for f in captured() {
+        let sliced = SlicedPacket::from_ethernet(&f).unwrap();
+        let Some(TransportSlice::Udp(udp)) = sliced.transport else { panic!() };
+        let ip6 = matches!(sliced.net, Some(NetSlice::Ipv6(_)));
+        let (sip, dip) = match sliced.net.unwrap() {
+            NetSlice::Ipv4(ip) => (ip.header().source().to_vec(), ip.header().destination().to_vec()),
+            NetSlice::Ipv6(ip) => (ip.header().source().to_vec(), ip.header().destination().to_vec()),
+            _ => panic!(),
+        };
+        let gids = vec![Address { mac: f[..6].try_into().unwrap(), vlan: None, ip: dip }];
+        let Verdict::Pass(meta) = judge(&f, false, &Setup { gids, ..Default::default() }, 64) else {
+            panic!("{f:02x?}")
+        };
+        let bth = udp.payload();
+        assert_eq!(meta.sip, little::<128>(&sip));
+        assert_eq!(meta.ip6, ip6);
+        assert_eq!(meta.opcode.to_u64(), bth[0] as u64);
+        assert_eq!(meta.psn.to_u64(), u32::from_be_bytes([0, bth[9], bth[10], bth[11]]) as u64);
+        assert_eq!(meta.qpn.to_u64(), u32::from_be_bytes([0, bth[5], bth[6], bth[7]]) as u64);
+        let end = meta.buf.to_u64() + meta.payload.to_u64() + meta.pad.to_u64() + 4;
+        assert_eq!(end as usize, f.len());
+    }
+}
+
+#[test]
+fn captures_pass_at_64_bits() {
+    captures::<64>();
+}
+#[test]
+fn captures_pass_at_512_bits() {
+    captures::<512>();
+}
+
+/// Random frames of all kinds, under all paces.
+fn random<const W: usize>(buffer: usize, count: usize) {
+    let mut m = build::<W>(buffer);
+    let mut seeds = ChaCha8Rng::seed_from_u64(W as u64);
+    let paces = [
+        EASY,
+        Pace { gaps: 0.5, stall: Stall::Random, frees: 0.2, may_lack_room: true, ..EASY },
+        Pace { gaps: 0.0, stall: Stall::Rate(0.9), frees: W as f64 / 20_000.0, may_lack_room: true, ..EASY },
+    ];
+    for (i, pace) in paces.into_iter().cycle().take(6).enumerate() {
+        let pace = Pace { seed: seeds.random_range(0..1 << 40), ..pace };
+        println!("{W} bits, seed {}", pace.seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(pace.seed);
+        let mut setup = setup(&mut rng);
+        (setup.raw_on, setup.promiscuous) = [(true, false), (false, true), (true, true)][i % 3];
+        m.reset();
+        configure(&mut m, &setup);
+        let largest = if pace.may_lack_room { buffer / 4 } else { buffer / 8 };
+        let frames: Vec<Sent> = (0..count).map(|_| any_frame(&mut rng, &setup, largest.min(1500))).collect();
+        let tally = check(&mut m, &setup, buffer, pace, &frames);
+        println!("{tally:?}");
+        assert!(tally.passed > count / 10 && tally.dropped > count / 10);
+        // Nothing has leaked: the buffer takes as many frames as it has room for, when nobody frees any.
+        let frame = roce(&mut rng, &setup.gids[0], 4, 64);
+        let (capacity, rows) = (buffer / (W / 8), frame.len().div_ceil(W / 8));
+        let mut world = World::new(W / 8, buffer, 0.0, 1, vec![(frame, false); capacity / rows + 10]);
+        let mut drain = Drain::new(&m, "meta", Stall::Never, 1);
+        for _ in 0..capacity + 20 * rows + 100 {
+            cycle(&mut m, &mut [&mut world, &mut drain]);
+        }
+        assert_eq!(drain.len(), capacity / rows);
+        assert!(world.drops.iter().all(|k| *k == counter::RX_NO_ROOM));
+    }
+}
+
+#[test]
+fn random_frames_at_64_bits() {
+    random::<64>(1 << 13, scale(1000));
+}
+#[test]
+fn random_frames_at_128_bits() {
+    random::<128>(1 << 14, scale(300));
+}
+#[test]
+fn random_frames_at_256_bits() {
+    random::<256>(1 << 14, scale(300));
+}
+#[test]
+fn random_frames_at_512_bits() {
+    random::<512>(1 << 14, scale(1000));
+}
+
+/// Every length up to over the maximum, as garbage and as good frames where possible.
+#[test]
+fn every_length_at_512_bits() {
+    let buffer = 1 << 16;
+    let mut m = build::<512>(buffer);
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let setup = setup(&mut rng);
+    m.reset();
+    configure(&mut m, &setup);
+    let mut frames = vec![];
+    for n in (1..300).chain((300..9300).step_by(97)).chain(9150..9300) {
+        let mut garbage = vec![0; n];
+        rng.fill_bytes(&mut garbage);
+        frames.push((garbage, false));
+        frames.push((roce(&mut rng, &setup.gids[n % GIDS], 1, n - 1), false));
+    }
+    let tally = check(&mut m, &setup, buffer, EASY, &frames);
+    println!("{tally:?}");
+}
+
+/// Frames of the smallest and of a common size, back to back: nothing is lost, and no cycle either.
+#[test]
+fn back_to_back_at_512_bits() {
+    let buffer = 1 << 16;
+    let mut m = build::<512>(buffer);
+    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    let setup = setup(&mut rng);
+    for (opcode, payload) in [(0x11, 0), (4, 0), (4, 64), (1, 4096)] {
+        m.reset();
+        configure(&mut m, &setup);
+        let frames: Vec<Sent> = (0..2000).map(|_| (roce(&mut rng, &setup.gids[0], opcode, payload), false)).collect();
+        let beats: u64 = frames.iter().map(|f| f.0.len().div_ceil(64) as u64).sum();
+        let tally = check(&mut m, &setup, buffer, EASY, &frames);
+        println!("{} bytes: {} cycles for {} frames", frames[0].0.len(), tally.cycles, frames.len());
+        assert_eq!((tally.passed, tally.cycles), (frames.len(), beats));
+    }
+}

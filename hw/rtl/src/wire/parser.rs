@@ -1,0 +1,462 @@
+//! Header checks of a received frame and its [`RxMeta`], for `wire/ingress`: a pipeline, one frame per cycle.
+//!
+//! ```text
+//! cycle   0            1            2            3              4             5
+//! valid   window
+//! stage   (VLAN off)   l3           l4           match, lengths  fields        out
+//! ```
+//! Which frames are RoCE: UDP port 4791 under a MAC, IP and VLAN of one GID row. Of these every check must hold. All
+//! others are raw frames; the port row decides whether the raw queue wants them. No handshakes: nothing here can wait.
+//!
+//! Checks in order, the first that fails gives the verdict: MAC, room, IP options and fragments, IPv4 header checksum,
+//! lengths; then, if UDP checksum and ICRC hold (`wire/ingress`), transport version and opcode, extended headers.
+
+use super::be;
+use crate::msg::{BufAddr, RxMeta};
+use abi::{status::counter, wire};
+use hdl::prelude::*;
+
+/// Rows of the GID table.
+pub const GIDS: usize = 16;
+/// Cycles from `valid` to `out_valid`.
+pub const PARSER_LATENCY: usize = 5;
+/// Cycles from `valid` to `udp_len`.
+pub const UDP_LEN_LATENCY: usize = 4;
+
+/// A GID row.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Gid {
+    pub ip6: Bit,
+    pub tagged: Bit,
+    pub vlan: Bits<12>,
+    pub mac: Bits<48>,
+    pub ip: Bits<128>,
+}
+
+/// The port row.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Port {
+    pub mac: Bits<48>,
+    pub raw_on: Bit,
+    pub promiscuous: Bit,
+}
+
+/// What the intake knows of a frame at its end.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Arrival {
+    /// Bytes.
+    pub len: Bits<14>,
+    /// Its first byte in the buffer.
+    pub buf: BufAddr,
+    /// Rows that it takes there.
+    pub rows: Bits<12>,
+    /// The MAC reported an error, or the frame is over the maximum.
+    pub error: Bit,
+    /// Not all of it is in the buffer.
+    pub no_room: Bit,
+}
+
+/// The parser's verdict. Faults are `abi::status::counter`s, 0 for none.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Parsed {
+    pub meta: RxMeta,
+    /// Fails before the checksums count.
+    pub fault: Bits<6>,
+    /// Fails if the checksums hold.
+    pub late_fault: Bits<6>,
+    /// There is a UDP checksum.
+    pub summed: Bit,
+}
+
+/// Frame behind its VLAN tag, if any.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct L3 {
+    arrival: Arrival,
+    dmac: Bits<48>,
+    tagged: Bit,
+    tci: Bits<16>,
+    ethertype: Bits<16>,
+    /// From the IP header on.
+    bytes: Bits<880>,
+}
+
+/// IP fields.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct L4 {
+    arrival: Arrival,
+    dmac: Bits<48>,
+    tagged: Bit,
+    tci: Bits<16>,
+    ip4: Bit,
+    ip6: Bit,
+    /// The frame ends inside of its IP header.
+    cut: Bit,
+    ce: Bit,
+    /// Length by the IP header, header included.
+    ip_len: Bits<17>,
+    /// Bytes from the frame's start to behind the UDP header.
+    udp_end: Bits<7>,
+    next_header: Bits<8>,
+    options: Bit,
+    first_fragment: Bit,
+    later_fragment: Bit,
+    port: Bits<16>,
+    sip: Bits<128>,
+    dip: Bits<128>,
+    sums: Bits<54>,
+    /// From the UDP header on, without IP options.
+    bytes: Bits<384>,
+}
+
+/// What the headers are, in bits.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Kind {
+    arrival: Arrival,
+    tagged: Bit,
+    tci: Bits<16>,
+    ip6: Bit,
+    ce: Bit,
+    sip: Bits<128>,
+    matches: Bits<16>,
+    wanted_raw: Bit,
+    runt: Bit,
+    cut: Bit,
+    ip: Bit,
+    udp: Bit,
+    has_udp: Bit,
+    roce_port: Bit,
+    unsupported: Bit,
+    later_fragment: Bit,
+    extension: Bit,
+    sum: Bits<20>,
+    lengths: Bit,
+    udp_len: Bits<16>,
+    op: Op,
+    bytes: Bits<384>,
+}
+
+/// What follows the BTH of an opcode.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Op {
+    known: Bit,
+    deth: Bit,
+    reth: Bit,
+    atomic: Bit,
+    aeth: Bit,
+    imm: Bit,
+    payload: Bit,
+    /// Bytes of extended headers, in fours.
+    words: Bits<3>,
+}
+
+/// The bits of [`Op`] for an opcode.
+fn op_bits(opcode: usize) -> u64 {
+    let Some(o) = wire::op_info(opcode as u8) else { return 0 };
+    let flags = [true, o.deth, o.reth, o.atomic, o.aeth, o.imm || o.ieth, o.payload];
+    flags.iter().enumerate().map(|(i, f)| (*f as u64) << i).sum::<u64>() | (o.ext_len() as u64 / 4) << 7
+}
+
+/// Looks the opcode up.
+#[hdl_fn]
+fn op_of(opcode: Bits<8>) -> Op {
+    let mut found: Bits<10> = 0.into();
+    for o in 0..256 {
+        if elab!(op_bits(o)) != 0 {
+            found |= if opcode == o.to_bits() { elab!(bits::<10>(op_bits(o))) } else { 0.into() };
+        }
+    }
+    Op {
+        known: found.get_bit(0),
+        deth: found.get_bit(1),
+        reth: found.get_bit(2),
+        atomic: found.get_bit(3),
+        aeth: found.get_bit(4),
+        imm: found.get_bit(5),
+        payload: found.get_bit(6),
+        words: found.get_bits::<3>(7),
+    }
+}
+
+/// Sum of the 16-bit words `from..to` of a header, in the byte order of the wire's bytes as they lie.
+#[hdl_fn]
+fn sum_of(header: Bits<880>, from: usize, to: usize) -> Bits<18> {
+    let mut sum: Bits<18> = 0.into();
+    for i in from..to {
+        sum += header.get_bits::<16>(16 * i).cast::<18>();
+    }
+    sum
+}
+
+/// Header checks.
+#[derive(Clone, Debug, Default, LogicBlock)]
+pub struct Parser {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// A frame has ended.
+    pub valid: Signal<In, Bit>,
+    /// Its first 128 bytes; those past its end are noise.
+    pub window: Signal<In, Bits<1024>>,
+    pub arrival: Signal<In, Arrival>,
+    /// GID rows.
+    pub gids: Arr<Signal<In, Gid>, GIDS>,
+    pub gid_valid: Signal<In, Bits<16>>,
+    pub port: Signal<In, Port>,
+    /// UDP length of the frame that ended `UDP_LEN_LATENCY` cycles ago.
+    pub udp_len: Signal<Out, Bits<16>>,
+    /// The verdict on the frame that ended `PARSER_LATENCY` cycles ago. `rows` are the frame's own.
+    pub out: Signal<Out, Parsed>,
+    pub out_valid: Signal<Out, Bit>,
+    stage: [Reg<Bit>; PARSER_LATENCY],
+    l3: DFF<L3>,
+    l4: DFF<L4>,
+    kind: DFF<Kind>,
+    fields: DFF<Parsed>,
+    length: DFF<Bits<16>>,
+    /// Payload is negative, or there is some where the opcode allows none.
+    overhead: DFF<Bit>,
+    no_payload: DFF<Bit>,
+    parsed: DFF<Parsed>,
+}
+
+impl Logic for Parser {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, stage);
+        dff_setup!(self, clock, l3, l4, kind, fields, length, overhead, no_payload, parsed);
+        self.stage[0].d.next = self.valid.val();
+        for i in 1..PARSER_LATENCY {
+            self.stage[i].d.next = self.stage[i - 1].q.val();
+        }
+
+        // Take the VLAN tag off.
+        if self.valid.val() {
+            let window = self.window.val();
+            let tagged = be::<1024, 16>(window, 12) == wire::ETHERTYPE_VLAN as u64;
+            self.l3.d.next = L3 {
+                arrival: self.arrival.val(),
+                dmac: window.get_bits::<48>(0),
+                tagged,
+                tci: if tagged { be::<1024, 16>(window, 14) } else { 0.into() },
+                ethertype: if tagged { be::<1024, 16>(window, 16) } else { be::<1024, 16>(window, 12) },
+                bytes: if tagged { window.get_bits::<880>(144) } else { window.get_bits::<880>(112) },
+            };
+        }
+
+        // Take the IP header apart.
+        if self.stage[0].q.val() {
+            let p = self.l3.q.val();
+            let version = p.bytes.get_bits::<4>(4);
+            let type4 = p.ethertype == wire::ETHERTYPE_IPV4 as u64;
+            let type6 = p.ethertype == wire::ETHERTYPE_IPV6 as u64;
+            let words = p.bytes.get_bits::<4>(0);
+            let l2: Bits<7> = if p.tagged { 18.into() } else { 14.into() };
+            let header: Bits<14> = if type6 { 40.into() } else { 20.into() };
+            let header_end = l2.cast::<14>() + header;
+            let whole = p.arrival.len >= header_end;
+            let ip4 = type4 && version == 4 && whole;
+            let ip6 = type6 && version == 6 && whole;
+            let mut port = be::<880, 16>(p.bytes, 42);
+            if ip4 {
+                for n in 0..16 {
+                    if words == n.to_bits() {
+                        port = be::<880, 16>(p.bytes, 4 * n + 2);
+                    }
+                }
+            }
+            let fragment = be::<880, 16>(p.bytes, 6);
+            let later = fragment.get_bits::<13>(0).any();
+            self.l4.d.next = L4 {
+                arrival: p.arrival,
+                dmac: p.dmac,
+                tagged: p.tagged,
+                tci: p.tci,
+                ip4,
+                ip6,
+                cut: (type4 || type6) && p.arrival.len >= l2.cast::<14>() && !whole,
+                ce: if ip6 { p.bytes.get_bits::<2>(12) == 3 } else { p.bytes.get_bits::<2>(8) == 3 },
+                ip_len: if ip6 {
+                    be::<880, 16>(p.bytes, 4).cast::<17>() + 40
+                } else {
+                    be::<880, 16>(p.bytes, 2).cast::<17>()
+                },
+                udp_end: l2 + if ip6 { 48.into() } else { (words.cast::<7>() << 2) + 8 },
+                next_header: if ip6 { p.bytes.get_bits::<8>(48) } else { p.bytes.get_bits::<8>(72) },
+                options: ip4 && words != 5,
+                first_fragment: ip4 && fragment.get_bit(13) && !later,
+                later_fragment: ip4 && later,
+                port,
+                sip: if ip6 { p.bytes.get_bits::<128>(64) } else { p.bytes.get_bits::<32>(96).cast::<128>() },
+                dip: if ip6 { p.bytes.get_bits::<128>(192) } else { p.bytes.get_bits::<32>(128).cast::<128>() },
+                sums: cat!(sum_of(p.bytes, 7, 10), sum_of(p.bytes, 4, 7), sum_of(p.bytes, 0, 4)),
+                bytes: if ip6 { p.bytes.get_bits::<384>(320) } else { p.bytes.get_bits::<384>(160) },
+            };
+        }
+
+        // Whose is it, do the lengths agree, what is the opcode?
+        if self.stage[1].q.val() {
+            let p = self.l4.q.val();
+            let vlan = p.tci.get_bits::<12>(0);
+            let mut matches: Bits<16> = 0.into();
+            for i in 0..GIDS {
+                let gid = self.gids[i].val();
+                // A tag with VLAN id 0 carries a priority only.
+                let same_vlan = if gid.tagged { p.tagged && vlan == gid.vlan } else { vlan == 0 };
+                let same = gid.mac == p.dmac && gid.ip == p.dip && gid.ip6 == p.ip6;
+                matches = matches.replace_bit(i, self.gid_valid.val().get_bit(i) && same && same_vlan);
+            }
+            let port = self.port.val();
+            let filter = port.promiscuous || p.dmac.get_bit(0) || p.dmac == port.mac;
+            let l2: Bits<18> = if p.tagged { 18.into() } else { 14.into() };
+            let udp_len = be::<384, 16>(p.bytes, 4);
+            let header: Bits<18> = if p.ip6 { 40.into() } else { 20.into() };
+            let fits = p.ip_len.cast::<18>() + l2 <= p.arrival.len.cast::<18>();
+            let agree = udp_len.cast::<18>() + header == p.ip_len.cast::<18>();
+            let next = p.next_header;
+            self.kind.d.next = Kind {
+                arrival: p.arrival,
+                tagged: p.tagged,
+                tci: p.tci,
+                ip6: p.ip6,
+                ce: p.ce,
+                sip: p.sip,
+                matches,
+                wanted_raw: port.raw_on && filter,
+                runt: p.arrival.len < 14,
+                cut: p.cut,
+                ip: p.ip4 || p.ip6,
+                udp: next == wire::IP_PROTO_UDP as u64,
+                has_udp: p.arrival.len >= p.udp_end.cast::<14>(),
+                roce_port: p.port == wire::ROCE_PORT as u64,
+                unsupported: p.options || p.first_fragment,
+                later_fragment: p.later_fragment,
+                extension: p.ip6 && (next == 0 || next == 43 || next == 44 || next == 60),
+                sum: if p.ip4 {
+                    p.sums.get_bits::<18>(0).cast::<20>()
+                        + p.sums.get_bits::<18>(18).cast::<20>()
+                        + p.sums.get_bits::<18>(36).cast::<20>()
+                } else {
+                    0xffff.into()
+                },
+                lengths: fits && agree && udp_len >= 24 && udp_len.get_bits::<2>(0) == 0,
+                udp_len,
+                op: op_of(p.bytes.get_bits::<8>(64)),
+                bytes: p.bytes,
+            };
+        }
+
+        // The fields, as the opcode has them, and the first fault.
+        if self.stage[2].q.val() {
+            let p = self.kind.q.val();
+            let op = p.op;
+            let ours = p.matches.any();
+            let datagram = p.ip && p.udp && p.has_udp && !p.later_fragment;
+            let roce = datagram && p.roce_port && ours;
+            let raw = !roce && p.wanted_raw;
+            let header_sum = p.sum.get_bits::<16>(0).cast::<17>() + p.sum.get_bits::<4>(16).cast::<17>();
+
+            let mut gid: Bits<8> = 0.into();
+            for i in 0..GIDS {
+                let k = GIDS - 1 - i;
+                if p.matches.get_bit(k) {
+                    gid = k.to_bits();
+                }
+            }
+            let fault: Bits<6> = if p.arrival.error {
+                elab!(counter::RX_MAC_ERROR.to_bits())
+            } else if p.arrival.no_room {
+                elab!(counter::RX_NO_ROOM.to_bits())
+            } else if p.runt {
+                elab!(counter::RX_MALFORMED.to_bits())
+            } else if roce && p.unsupported {
+                elab!(counter::RX_IP_UNSUPPORTED.to_bits())
+            } else if roce && header_sum != 0xffff {
+                elab!(counter::RX_IP_CHECKSUM.to_bits())
+            } else if roce && !p.lengths {
+                elab!(counter::RX_MALFORMED.to_bits())
+            } else if roce || raw {
+                0.into()
+            } else if datagram && p.roce_port {
+                elab!(counter::RX_ADDRESS.to_bits())
+            } else if ours && (p.later_fragment || p.extension) {
+                elab!(counter::RX_IP_UNSUPPORTED.to_bits())
+            } else if p.cut || p.ip && p.udp && !p.has_udp {
+                elab!(counter::RX_MALFORMED.to_bits())
+            } else {
+                elab!(counter::RX_RAW_DROPPED.to_bits())
+            };
+            let late = roce && (!op.known || p.bytes.get_bits::<4>(72).any());
+
+            let pad = p.bytes.get_bits::<2>(76);
+            let extra: Bits<16> = (op.words.cast::<16>() << 2) + pad.cast::<16>() + 24;
+            let payload = p.udp_len - extra;
+            let udp_at =
+                if p.ip6 { bits::<20>(54) } else { bits::<20>(34) } + if p.tagged { bits::<20>(4) } else { 0.into() };
+            let start = udp_at + 20 + (op.words.cast::<20>() << 2);
+            let imm_in_roce = if op.reth {
+                p.bytes.get_bits::<32>(288)
+            } else if op.deth {
+                p.bytes.get_bits::<32>(224)
+            } else {
+                p.bytes.get_bits::<32>(160)
+            };
+            self.overhead.d.next = p.udp_len < extra;
+            self.no_payload.d.next = !op.payload;
+            self.length.d.next = p.udp_len;
+            self.fields.d.next = Parsed {
+                meta: RxMeta {
+                    raw,
+                    buf: if raw { p.arrival.buf } else { p.arrival.buf + start },
+                    payload: if raw { p.arrival.len } else { payload.get_bits::<14>(0) },
+                    rows: p.arrival.rows,
+                    opcode: p.bytes.get_bits::<8>(64),
+                    qpn: be::<384, 24>(p.bytes, 13),
+                    psn: be::<384, 24>(p.bytes, 17),
+                    pkey: be::<384, 16>(p.bytes, 10),
+                    ack_req: p.bytes.get_bit(135),
+                    solicited: p.bytes.get_bit(79),
+                    pad,
+                    va: if op.reth || op.atomic { be::<384, 64>(p.bytes, 20) } else { 0.into() },
+                    rkey: if op.reth || op.atomic {
+                        be::<384, 32>(p.bytes, 28)
+                    } else if op.deth {
+                        be::<384, 32>(p.bytes, 20)
+                    } else {
+                        0.into()
+                    },
+                    dma_len: if op.reth { be::<384, 32>(p.bytes, 32) } else { 0.into() },
+                    syndrome: if op.aeth { p.bytes.get_bits::<8>(160) } else { 0.into() },
+                    msn: if op.aeth {
+                        be::<384, 24>(p.bytes, 21)
+                    } else if op.deth {
+                        be::<384, 24>(p.bytes, 25)
+                    } else {
+                        0.into()
+                    },
+                    imm: if op.imm { imm_in_roce } else { 0.into() },
+                    sip: p.sip,
+                    ip6: p.ip6,
+                    gid,
+                    vlan: p.tci,
+                    ce: p.ce,
+                },
+                fault,
+                late_fault: if late { elab!(counter::RX_OPCODE.to_bits()) } else { 0.into() },
+                summed: p.bytes.get_bits::<16>(48).any(),
+            };
+        }
+
+        // Does the payload suit the opcode?
+        if self.stage[3].q.val() {
+            let p = self.fields.q.val();
+            let wrong = self.overhead.q.val() || self.no_payload.q.val() && p.meta.payload.any();
+            let mut out = p;
+            if !p.meta.raw && !p.late_fault.any() && wrong {
+                out.late_fault = elab!(counter::RX_MALFORMED.to_bits());
+            }
+            self.parsed.d.next = out;
+        }
+        self.udp_len.next = self.length.q.val();
+        self.out.next = self.parsed.q.val();
+        self.out_valid.next = self.stage[4].q.val();
+    }
+}
