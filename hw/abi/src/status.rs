@@ -98,7 +98,7 @@ names! {
         RX_NO_ROOM;
         /// Dropped: lengths of IP, UDP and frame disagree, or a header is truncated.
         RX_MALFORMED;
-        /// Dropped: IPv4 header checksum.
+        /// Dropped: IPv4 header checksum, or a UDP checksum that is not zero and wrong.
         RX_IP_CHECKSUM;
         /// Dropped: IP options or fragments.
         RX_IP_UNSUPPORTED;
