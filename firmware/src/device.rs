@@ -2,7 +2,7 @@
 
 use abi::{bar::FW_LOG_BYTES, mmio};
 use core::arch::asm;
-use plane::{Hardware, Load, Ring, words::Block};
+use plane::{Hardware, Load, Ring};
 
 /// The registers; there is one of it.
 pub struct Device {
@@ -95,7 +95,7 @@ impl Hardware for Device {
         write(mmio::CMD_CONSUMER, count);
     }
 
-    fn commit(&mut self, table: u8, index: u32, row: &Block) {
+    fn commit(&mut self, table: u8, index: u32, row: &[u32]) {
         for (i, word) in row.iter().enumerate() {
             write(mmio::ROW + 4 * i, *word);
         }

@@ -11,14 +11,15 @@ mod start;
 
 #[cfg(target_arch = "riscv32")]
 /// Called by `start` once memory is ready.
-fn run(plane: &mut plane::Plane) -> ! {
+fn run(plane: &mut plane::Plane, mailbox: &mut plane::Mailbox) -> ! {
     let mut device = device::Device::new();
-    plane.start(&mut device);
+    plane.start(&device);
+    mailbox.start(&mut device);
     device.announce(plane::VERSION);
     loop {
         device.beat();
-        plane.watch_link(&mut device);
-        while plane.step(&mut device) {
+        mailbox.watch_link(plane, &mut device);
+        while mailbox.step(plane, &mut device) {
             device.beat();
         }
     }

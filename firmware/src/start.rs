@@ -1,15 +1,15 @@
 //! What runs before and instead of Rust on the core: reset entry and panic.
 
 use core::{arch::global_asm, cell::UnsafeCell, panic::PanicInfo};
-use plane::Plane;
+use plane::{Mailbox, Plane};
 
 /// The control plane's memory. It starts as zeros, so that it takes no room in the image.
-struct Memory(UnsafeCell<Plane>);
+struct Memory(UnsafeCell<(Plane, Mailbox)>);
 
 // SAFETY: one core, no interrupts.
 unsafe impl Sync for Memory {}
 
-static PLANE: Memory = Memory(UnsafeCell::new(Plane::new()));
+static MEMORY: Memory = Memory(UnsafeCell::new((Plane::new(), Mailbox::new())));
 
 // The core starts at address 0, where `link.x` puts `.init`.
 global_asm!(
@@ -28,8 +28,9 @@ global_asm!(
 
 #[unsafe(no_mangle)]
 extern "C" fn start_rust() -> ! {
-    // SAFETY: called once, by `_start`; nobody else uses `PLANE`.
-    crate::run(unsafe { &mut *PLANE.0.get() })
+    // SAFETY: called once, by `_start`; nobody else uses `MEMORY`.
+    let (plane, mailbox) = unsafe { &mut *MEMORY.0.get() };
+    crate::run(plane, mailbox)
 }
 
 /// Stops for good: the watchdog in hardware then raises its event, and the data path goes on.

@@ -2,7 +2,7 @@
 //! engines work by. Executes the commands of `abi::cmd`.
 //!
 //! `no_std`, no heap: everything stands in one [`Plane`], whose initial value is all zero, and it reaches the device
-//! through [`Hardware`] only. So the firmware is a thin shell around it, and the tests give it a device of their own.
+//! through [`Hardware`] only. [`Mailbox`] serves it the command ring. So the firmware is a thin shell around it, and the tests give it a device of their own.
 //!
 //! A command is judged whole before anything changes. What it changes it changes in an order in which the engines never
 //! see a half-made object: attributes before states, rows invalid before memory is given back, and a drain between.
@@ -27,6 +27,7 @@ use numbers::Numbers;
 use objects::{Gid, Objects};
 use pairs::Qp;
 use regions::Key;
+pub use ring::Mailbox;
 use words::{Block, get, put, put_wide};
 
 /// Version of the firmware, as in `bar::FW_VERSION`.
@@ -82,8 +83,8 @@ pub trait Hardware {
     fn ring(&self) -> Ring;
     /// So many commands have been answered.
     fn answered(&mut self, count: u32);
-    /// Writes a row of table `table` (`abi::table::id`).
-    fn commit(&mut self, table: u8, index: u32, row: &Block);
+    /// Writes a row of table `table` (`abi::table::id`). The words behind `row` hold no field of it.
+    fn commit(&mut self, table: u8, index: u32, row: &[u32]);
     /// Reads the first words of a row as it stands.
     fn fetch(&mut self, table: u8, index: u32, words: &mut [u32]);
     /// Reads from host memory; false after a bus error.
@@ -137,8 +138,6 @@ pub struct Plane {
     key_numbers: Numbers<{ KEYS / 32 }>,
     mtt: Numbers<{ MTT_UNITS / 32 }>,
     limits: Limits,
-    answered: u32,
-    link: bool,
 }
 
 /// What the gates have and this memory covers.
@@ -180,13 +179,11 @@ impl Plane {
             key_numbers: Numbers::new(),
             mtt: Numbers::new(),
             limits: Limits { qps: 0, cqs: 0, keys: 0, eqs: 0, mtt_units: 0, owners: 0, reads: 0, words: [0; 2] },
-            answered: 0,
-            link: false,
         }
     }
 
     /// Takes over a device fresh from reset. The station address stays none until the driver sets it.
-    pub fn start(&mut self, hw: &mut impl Hardware) {
+    pub fn start(&mut self, hw: &impl Hardware) {
         let [a, b] = hw.limits();
         let (qps, qps_log2) = limit(a, 0, QPS as u32);
         let (cqs, cqs_log2) = limit(a, 1, CQS as u32);
@@ -201,19 +198,13 @@ impl Plane {
         self.qp_numbers.take(0);
         self.qp_numbers.take(1);
         self.key_numbers.take(0);
-        self.answered = hw.producer();
-        hw.answered(self.answered);
-        self.link = hw.port() & 1 == 1;
     }
 
-    /// Executes a command. The answer lacks its phase only.
-    pub fn execute(&mut self, hw: &mut impl Hardware, c: &Block) -> Block {
-        let mut a = [0; 16];
-        if let Err(refused) = self.dispatch(hw, c, &mut a) {
-            a = [0; 16];
+    /// Executes a command. The answer is zero before, and lacks its phase only.
+    pub fn execute(&mut self, hw: &mut impl Hardware, c: &Block, a: &mut Block) {
+        if let Err(refused) = self.dispatch(hw, c, a) {
             a[0] = refused.0;
         }
-        a
     }
 
     fn dispatch(&mut self, hw: &mut impl Hardware, c: &Block, a: &mut Block) -> Outcome {

@@ -2,7 +2,7 @@
 
 use crate::{
     GIDS, Hardware, Numbers, Outcome, Plane, Refused, check,
-    words::{Block, get, get_wide, put, put_wide},
+    words::{Block, get, get_wide, put, put_wide, up_to},
 };
 use abi::{
     Field, bar,
@@ -25,6 +25,11 @@ pub(crate) struct Objects<const N: usize, const WORDS: usize> {
     pub numbers: Numbers<WORDS>,
     pub items: [Object; N],
 }
+
+const EQ_WORDS: usize = up_to(table::eq::MODERATION_CYCLES);
+const CQ_WORDS: usize = up_to(table::cq::BASE);
+const GID_WORDS: usize = up_to(table::gid::IP_HIGH);
+const PORT_WORDS: usize = up_to(table::port::PROMISCUOUS);
 
 /// An entry of the GID table.
 #[derive(Clone, Copy)]
@@ -118,7 +123,7 @@ impl Plane {
         check(vector < bar::MSIX_VECTORS as u32, create_eq::VECTOR)?;
         check(ring_fits(base, (abi::queue::eqe::BYTES as u32) << log2, 4096), create_eq::BASE)?;
         let number = self.eqs.vacant(self.limits.eqs)?;
-        let mut row = [0; 16];
+        let mut row = [0; EQ_WORDS];
         put(&mut row, table::eq::VALID, 1);
         put(&mut row, table::eq::LOG2_ENTRIES, log2);
         put(&mut row, table::eq::VECTOR, vector);
@@ -133,7 +138,7 @@ impl Plane {
 
     pub(crate) fn destroy_eq(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {
         let i = self.eqs.unused(number, owner)?;
-        hw.commit(id::EQ, number, &[0; 16]);
+        hw.commit(id::EQ, number, &[0; EQ_WORDS]);
         hw.drain();
         self.eqs.remove(i);
         Ok(())
@@ -151,7 +156,7 @@ impl Plane {
         })?;
         check(ring_fits(base, (abi::queue::cqe::BYTES as u32) << log2, 4096), create_cq::BASE)?;
         let number = self.cqs.vacant(self.limits.cqs)?;
-        let mut row = [0; 16];
+        let mut row = [0; CQ_WORDS];
         put(&mut row, table::cq::VALID, 1);
         put(&mut row, table::cq::LOG2_ENTRIES, log2);
         put(&mut row, table::cq::EQN, eqn);
@@ -165,7 +170,7 @@ impl Plane {
 
     pub(crate) fn destroy_cq(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {
         let i = self.cqs.unused(number, owner)?;
-        hw.commit(id::CQ, number, &[0; 16]);
+        hw.commit(id::CQ, number, &[0; CQ_WORDS]);
         hw.drain();
         self.cqs.remove(i);
         self.eqs.items[self.cqs.items[i].eqn as usize].refs -= 1;
@@ -177,7 +182,7 @@ impl Plane {
         check(index < GIDS, set_gid::INDEX)?;
         let valid = get(c, set_gid::VALID) == 1;
         let is_ip6 = get(c, set_gid::IS_IP6) == 1;
-        let mut row = [0; 16];
+        let mut row = [0; GID_WORDS];
         if valid {
             let tagged = get(c, set_gid::TAGGED);
             let vlan = get(c, set_gid::VLAN);
@@ -207,7 +212,7 @@ impl Plane {
     pub(crate) fn set_port(&mut self, hw: &mut impl Hardware, c: &Block) -> Outcome {
         let mac = get_wide(c, set_port::MAC);
         check(is_unicast(mac), set_port::MAC)?;
-        let mut row = [0; 16];
+        let mut row = [0; PORT_WORDS];
         put_wide(&mut row, table::port::MAC, mac);
         put(&mut row, table::port::RAW_ON, get(c, set_port::RAW_ON));
         put(&mut row, table::port::PROMISCUOUS, get(c, set_port::PROMISCUOUS));

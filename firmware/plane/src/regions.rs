@@ -3,12 +3,14 @@
 use crate::{
     Hardware, Load, MTT_UNIT, Outcome, Plane, Refused, check,
     objects::held,
-    words::{Block, get, get_wide, put, put_wide},
+    words::{Block, get, get_wide, put, put_wide, up_to},
 };
 use abi::{
     cmd::{create_mr, head, result},
     table::{self, access, id},
 };
+
+const WORDS: usize = up_to(table::key::IOVA);
 
 /// A memory key.
 #[derive(Clone, Copy)]
@@ -74,7 +76,7 @@ impl Plane {
         let key = &mut self.keys[number as usize];
         let byte = key.byte.wrapping_add(1);
         *key = Key { holder: owner + 1, pd: pd as u8, byte, units: units as u16, first_unit: first as u16 };
-        let mut row = [0; 16];
+        let mut row = [0; WORDS];
         put(&mut row, table::key::VALID, 1);
         put(&mut row, table::key::ACCESS, flags);
         put(&mut row, table::key::CONTIGUOUS, contiguous);
@@ -95,7 +97,7 @@ impl Plane {
     pub(crate) fn destroy_mr(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {
         held(self.keys.get(number as usize).map_or(0, |k| k.holder), owner, head::NUMBER)?;
         // Accesses that were let in before may still be on their way to the memory.
-        hw.commit(id::KEY, number, &[0; 16]);
+        hw.commit(id::KEY, number, &[0; WORDS]);
         hw.drain();
         let key = &mut self.keys[number as usize];
         key.holder = 0;

@@ -9,44 +9,72 @@ use abi::{
     queue::event,
 };
 
-impl Plane {
+/// The firmware's end of the command ring.
+pub struct Mailbox {
+    // Both are what the DMA engine reads and writes; here they are cleared once, not with every command.
+    command: Block,
+    answer: Block,
+    answered: u32,
+    link: bool,
+}
+
+impl Mailbox {
+    /// As memory is after start-up: all zero.
+    pub const fn new() -> Self {
+        Mailbox { command: [0; 16], answer: [0; 16], answered: 0, link: false }
+    }
+
+    /// Takes over a device fresh from reset.
+    pub fn start(&mut self, hw: &mut impl Hardware) {
+        self.answered = hw.producer();
+        hw.answered(self.answered);
+        self.link = hw.port() & 1 == 1;
+    }
+
     /// Executes the next command, if there is one: fetch, execute, answer, count.
-    pub fn step(&mut self, hw: &mut impl Hardware) -> bool {
+    pub fn step(&mut self, plane: &mut Plane, hw: &mut impl Hardware) -> bool {
         if hw.producer() == self.answered {
             return false;
         }
         let ring = hw.ring();
         let slot = self.answered & ((1 << ring.log2) - 1);
         let at = ring.base + slot as u64 * SLOT as u64;
-        let mut c: Block = [0; 16];
-        let mut a = [0; 16];
-        if hw.dma_read(at, &mut c) {
-            a = self.execute(hw, &c);
+        let (c, a) = (&mut self.command, &mut self.answer);
+        a.fill(0);
+        if hw.dma_read(at, c) {
+            plane.execute(hw, c, a);
         } else {
-            put(&mut a, answer::RESULT, result::DEVICE_ERROR as u32);
+            c.fill(0);
+            put(a, answer::RESULT, result::DEVICE_ERROR as u32);
         }
         if a[0] & 0xff != result::OK as u32 {
-            log_refusal(hw, &c, a[0]);
+            log_refusal(hw, c, a[0]);
         }
-        put(&mut a, answer::PHASE, !(self.answered >> ring.log2) & 1);
-        let sent = hw.dma_write(at + ANSWER as u64, &a);
+        put(a, answer::PHASE, !(self.answered >> ring.log2) & 1);
+        let sent = hw.dma_write(at + ANSWER as u64, a);
         self.answered = self.answered.wrapping_add(1);
         hw.answered(self.answered);
-        if sent && get(&c, head::EVENT) == 1 && self.eqs.items[0].holder != 0 {
+        if sent && get(c, head::EVENT) == 1 && plane.eqs.items[0].holder != 0 {
             hw.event(0, event::COMMAND, slot, 0);
         }
         true
     }
 
     /// Tells the driver when the link came or went.
-    pub fn watch_link(&mut self, hw: &mut impl Hardware) {
+    pub fn watch_link(&mut self, plane: &Plane, hw: &mut impl Hardware) {
         let link = hw.port() & 1 == 1;
         if link != self.link {
             self.link = link;
-            if self.eqs.items[0].holder != 0 {
+            if plane.eqs.items[0].holder != 0 {
                 hw.event(0, event::PORT, 1, link as u32);
             }
         }
+    }
+}
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -3,8 +3,13 @@
 
 use abi::Field;
 
-/// A command, an answer or a table row.
+/// A command or an answer.
 pub type Block = [u32; 16];
+
+/// Words of a row whose last field is `f`.
+pub const fn up_to(f: Field) -> usize {
+    (f.lsb + f.bits).div_ceil(32)
+}
 
 /// Reads a field of at most 32 bits.
 #[inline(always)]

@@ -6,7 +6,7 @@ use abi::{
     cmd::{answer, attr, create_cq, create_eq, create_mr, create_qp, head, modify_qp as m, op, result, set_gid},
     table::{id, qp_send, qp_state, qp_state_row},
 };
-use plane::{Hardware, Load, Plane, Ring, words::Block};
+use plane::{Hardware, Load, Mailbox, Plane, Ring, words::Block};
 use std::collections::BTreeMap;
 
 pub type Bytes = [u8; 64];
@@ -74,8 +74,10 @@ impl Hardware for Fake {
     fn answered(&mut self, count: u32) {
         self.acts.push(Act::Answered(count));
     }
-    fn commit(&mut self, table: u8, index: u32, row: &Block) {
-        let bytes = bytes_of(row);
+    fn commit(&mut self, table: u8, index: u32, row: &[u32]) {
+        let mut block = [0; 16];
+        block[..row.len()].copy_from_slice(row);
+        let bytes = bytes_of(&block);
         let old = self.rows.insert((table, index), bytes);
         // As the engines do: an attribute-only row leaves the PSN.
         if let (id::QP_SEND, Some(old), 0) = (table, old, qp_send::LOAD.get(&bytes)) {
@@ -152,6 +154,7 @@ impl Answer {
 /// A control plane with its device.
 pub struct Bench {
     pub plane: Box<Plane>,
+    pub mailbox: Mailbox,
     pub fake: Fake,
 }
 
@@ -162,13 +165,22 @@ impl Bench {
 
     pub fn on(mut fake: Fake) -> Self {
         let mut plane = Box::new(Plane::new());
-        plane.start(&mut fake);
+        let mut mailbox = Mailbox::new();
+        plane.start(&fake);
+        mailbox.start(&mut fake);
         fake.acts.clear();
-        Bench { plane, fake }
+        Bench { plane, mailbox, fake }
+    }
+
+    /// Has the next command of the ring executed, if there is one.
+    pub fn step(&mut self) -> bool {
+        self.mailbox.step(&mut self.plane, &mut self.fake)
     }
 
     pub fn try_(&mut self, c: Command) -> Answer {
-        Answer(bytes_of(&self.plane.execute(&mut self.fake, &block_of(&c.0))))
+        let mut a = [0; 16];
+        self.plane.execute(&mut self.fake, &block_of(&c.0), &mut a);
+        Answer(bytes_of(&a))
     }
 
     /// The verdict of a command that must be refused; nothing may happen to the device.
