@@ -218,7 +218,7 @@ impl<const W: usize> Logic for DmaWriter<W> {
         let now = self.now.q.val();
         let next = !self.active.q.val() || (go && last);
         let gap: Bits<14> = limit - (now.iova.get_bits::<14>(0) & (limit - 1));
-        let whole = now.len <= gap;
+        let whole = now.is_inline || now.len <= gap; // inline data stays inside 4 KiB and needs few beats
         let take = if whole { now.len } else { gap };
         let offset = now.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
         if next {
@@ -429,7 +429,8 @@ mod tests {
                 writes += u64::from(len > 0);
                 if len <= 32 && len > 0 {
                     let bytes = rng.random();
-                    let iova = page + rng.random_range(0..=4096 - len);
+                    let edge = 2048 - rng.random_range(0..len);
+                    let iova = page + if rng.random() { edge } else { rng.random_range(0..=4096 - len) };
                     write(&mut s, &mut b, &mut want, [iova, len, rng.random_range(0..1 << 20), rows], Some(bytes));
                 } else {
                     write(&mut s, &mut b, &mut want, [page + rng.random_range(0..4096), len, buf, rows], None);
