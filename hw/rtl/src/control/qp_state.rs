@@ -57,7 +57,8 @@ pub struct QpStates {
     pub view_re: Arr<Signal<In, Bit>, READERS>,
     pub view_addr: Arr<Signal<In, Qp>, READERS>,
     pub view: Arr<Signal<Out, QpView>, READERS>,
-    /// QP_STATE rows. A write of RESET counts the generation up; the row's own generation is ignored.
+    /// QP_STATE rows. A write of RESET counts the generation up; the row's own generation is ignored. A QP in ERR takes
+    /// RESET only: a state that was on its way when an engine found an error does not undo it.
     pub table: TablePort,
     /// A row has changed: it is `changed_view` now.
     pub changed: Signal<Out, Bit>,
@@ -144,8 +145,8 @@ impl Logic for QpStates {
                 if is_table {
                     self.table.ready.next = true;
                     if req.write {
-                        we = true;
                         next.state = req.row.get_bits::<3>(elab!(row::STATE.lsb));
+                        we = view.state != ERR || next.state == RESET;
                         if next.state == RESET {
                             next.generation = view.generation + 1;
                         }
@@ -244,7 +245,9 @@ mod tests {
         for _ in 0..verilate::scale(500) {
             let (qp, state) = (rng.random_range(0..QPS), rng.random_range(0..7));
             write_row(&mut m, qp, &state_row(state));
-            want[qp] = (state, want[qp].1.wrapping_add((state == qp_state::RESET) as u8));
+            if want[qp].0 != qp_state::ERR || state == qp_state::RESET {
+                want[qp] = (state, want[qp].1.wrapping_add((state == qp_state::RESET) as u8));
+            }
             let answer = read_row(&mut m, qp);
             assert_eq!((row::STATE.get(&answer) as u8, row::GENERATION.get(&answer) as u8), want[qp]);
             let asked: Vec<_> = (0..READERS).map(|_| rng.random_range(0..QPS)).collect();
@@ -273,6 +276,7 @@ mod tests {
             let mut states = [0; QPS];
             for (qp, state) in states.iter_mut().enumerate() {
                 *state = rng.random_range(0..7);
+                write_row(&mut m, qp, &state_row(qp_state::RESET));
                 write_row(&mut m, qp, &state_row(*state));
             }
             let generations: Vec<u64> = (0..QPS).map(|qp| row::GENERATION.get(&read_row(&mut m, qp))).collect();

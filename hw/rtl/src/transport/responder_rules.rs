@@ -205,10 +205,11 @@ pub fn same_read(m: RxMeta, saved: ReadResource, gap: Bits<37>) -> Bit {
         && m.rkey == saved.rkey
 }
 
-/// The row restarts its queue.
+/// The row restarts the protocol. Whether it restarts the ring as well makes no difference here: before RTR nothing is
+/// consumed.
 #[hdl_fn]
 pub fn loads(row: Bits<512>) -> Bit {
-    row.get_bit(elab!(qp_recv::LOAD.lsb))
+    row.get_bit(elab!(qp_recv::LOAD.lsb)) || row.get_bit(elab!(qp_recv::LOAD_PSN.lsb))
 }
 
 /// Attributes of a QP_RECV row.
@@ -274,6 +275,13 @@ pub fn row_of(attributes: Attributes, progress: Progress) -> Bits<512> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_loads_a_queue_or_its_psn() {
+        for (field, want) in [(qp_recv::LOAD, true), (qp_recv::LOAD_PSN, true), (qp_recv::MTU, false)] {
+            assert_eq!(loads(bits::<512>(1u64 << field.lsb)), want, "{}", field.name);
+        }
+    }
 
     #[test]
     fn partial_members_match_full_ones_only() {
