@@ -3,75 +3,88 @@
 //! The driver writes the command, then `CMD_PRODUCER`. The firmware executes commands in order, writes the answer and
 //! counts `CMD_CONSUMER` up. A command with any bad field changes nothing; the answer names the field.
 
-use crate::layout;
+use crate::{layout, numbers};
 
 /// Bytes of a slot.
 pub const SLOT: usize = 128;
 /// Offset of the answer in a slot.
 pub const ANSWER: usize = 64;
 
-/// Command opcodes.
-pub mod op {
-    #![allow(missing_docs)]
-    pub const NOP: u8 = 0;
-    pub const QUERY_DEVICE: u8 = 1;
-    pub const CREATE_PD: u8 = 2;
-    pub const DESTROY_PD: u8 = 3;
-    pub const CREATE_MR: u8 = 4;
-    pub const DESTROY_MR: u8 = 5;
-    pub const CREATE_CQ: u8 = 6;
-    pub const DESTROY_CQ: u8 = 7;
-    pub const CREATE_EQ: u8 = 8;
-    pub const DESTROY_EQ: u8 = 9;
-    pub const CREATE_QP: u8 = 10;
-    pub const MODIFY_QP: u8 = 11;
-    pub const QUERY_QP: u8 = 12;
-    pub const DESTROY_QP: u8 = 13;
-    pub const SET_GID: u8 = 14;
-    pub const SET_PORT: u8 = 15;
-    pub const LIST_OWNED: u8 = 16;
-    /// Destroys all that an owner has, in the order QPs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
-    /// owner's refers to stays: the result is then IN_USE.
-    pub const RECLAIM: u8 = 17;
+numbers! {
+    /// Command opcodes.
+    pub mod op: u8 {
+        /// Does nothing.
+        NOP = 0;
+        /// Limits and versions, as `device`.
+        QUERY_DEVICE = 1;
+        /// Makes a protection domain.
+        CREATE_PD = 2;
+        DESTROY_PD = 3;
+        CREATE_MR = 4;
+        /// When it is answered, the device touches the region no more.
+        DESTROY_MR = 5;
+        CREATE_CQ = 6;
+        DESTROY_CQ = 7;
+        CREATE_EQ = 8;
+        DESTROY_EQ = 9;
+        CREATE_QP = 10;
+        /// Moves a QP from state to state, or changes its attributes.
+        MODIFY_QP = 11;
+        /// The QP's attributes, its state and PSNs as they stand, in the fields of `modify_qp`; the mask tells which have been set.
+        QUERY_QP = 12;
+        /// When it is answered, the device touches the rings no more.
+        DESTROY_QP = 13;
+        /// Sets or clears one of the port's addresses; one that a QP uses stays.
+        SET_GID = 14;
+        /// Sets the station address, and which frames the raw queue gets.
+        SET_PORT = 15;
+        /// Finds an owner's objects.
+        LIST_OWNED = 16;
+        /// Destroys all that an owner has, in the order QPs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
+        /// owner's refers to stays: the result is then IN_USE.
+        RECLAIM = 17;
+    }
 }
 
-/// Kinds of objects, for LIST_OWNED.
-pub mod kind {
-    #![allow(missing_docs)]
-    pub const QP: u8 = 0;
-    pub const MR: u8 = 1;
-    pub const CQ: u8 = 2;
-    pub const EQ: u8 = 3;
-    pub const PD: u8 = 4;
+numbers! {
+    /// Kinds of objects, for LIST_OWNED.
+    pub mod kind: u8 {
+        QP = 0;
+        MR = 1;
+        CQ = 2;
+        EQ = 3;
+        PD = 4;
+    }
 }
 
-/// Results of a command.
-pub mod result {
-    #![allow(missing_docs)]
-    pub const OK: u8 = 0;
-    /// No such command.
-    pub const BAD_OPCODE: u8 = 1;
-    /// A field's value is impossible; the answer's `FIELD` is the field's bit number in the command.
-    pub const BAD_FIELD: u8 = 2;
-    /// No such object; `FIELD` names the reference.
-    pub const NO_OBJECT: u8 = 3;
-    /// The object belongs to another owner.
-    pub const NOT_OWNER: u8 = 4;
-    /// All entries of the table are in use.
-    pub const NO_ROOM: u8 = 5;
-    /// Others still refer to the object.
-    pub const IN_USE: u8 = 6;
-    /// The QP's state does not allow this transition.
-    pub const BAD_TRANSITION: u8 = 7;
-    /// A required attribute is missing; `FIELD` is its bit in the mask.
-    pub const MISSING_ATTRIBUTE: u8 = 8;
-    /// An attribute is not allowed here; `FIELD` is its bit in the mask.
-    pub const FORBIDDEN_ATTRIBUTE: u8 = 9;
-    /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV). `FIELD` names the field, or the bit of
-    /// `modify_qp::MASK`, by its bit number in the command.
-    pub const UNSUPPORTED: u8 = 10;
-    /// The device failed while executing; see the health register.
-    pub const DEVICE_ERROR: u8 = 11;
+numbers! {
+    /// Results of a command.
+    pub mod result: u8 {
+        OK = 0;
+        /// No such command.
+        BAD_OPCODE = 1;
+        /// A field's value is impossible; the answer's `FIELD` is the field's bit number in the command.
+        BAD_FIELD = 2;
+        /// No such object; `FIELD` names the reference.
+        NO_OBJECT = 3;
+        /// The object belongs to another owner.
+        NOT_OWNER = 4;
+        /// All entries of the table are in use.
+        NO_ROOM = 5;
+        /// Others still refer to the object.
+        IN_USE = 6;
+        /// The QP's state does not allow this transition.
+        BAD_TRANSITION = 7;
+        /// A required attribute is missing; `FIELD` is its bit in the mask.
+        MISSING_ATTRIBUTE = 8;
+        /// An attribute is not allowed here; `FIELD` is its bit in the mask.
+        FORBIDDEN_ATTRIBUTE = 9;
+        /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV). `FIELD` names the field, or the bit of
+        /// `modify_qp::MASK`, by its bit number in the command.
+        UNSUPPORTED = 10;
+        /// The device failed while executing; see the health register.
+        DEVICE_ERROR = 11;
+    }
 }
 
 layout! {
@@ -205,30 +218,31 @@ layout! {
     }
 }
 
-/// Attribute mask bits of MODIFY_QP, as `ibv_qp_attr_mask`.
-pub mod attr {
-    #![allow(missing_docs)]
-    pub const STATE: u32 = 1 << 0;
-    pub const CUR_STATE: u32 = 1 << 1;
-    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
-    pub const ACCESS_FLAGS: u32 = 1 << 3;
-    pub const PKEY_INDEX: u32 = 1 << 4;
-    pub const PORT: u32 = 1 << 5;
-    pub const QKEY: u32 = 1 << 6;
-    pub const AV: u32 = 1 << 7;
-    pub const PATH_MTU: u32 = 1 << 8;
-    pub const TIMEOUT: u32 = 1 << 9;
-    pub const RETRY_CNT: u32 = 1 << 10;
-    pub const RNR_RETRY: u32 = 1 << 11;
-    pub const RQ_PSN: u32 = 1 << 12;
-    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
-    pub const ALT_PATH: u32 = 1 << 14;
-    pub const MIN_RNR_TIMER: u32 = 1 << 15;
-    pub const SQ_PSN: u32 = 1 << 16;
-    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-    pub const PATH_MIG_STATE: u32 = 1 << 18;
-    pub const CAP: u32 = 1 << 19;
-    pub const DEST_QPN: u32 = 1 << 20;
+numbers! {
+    /// Attribute mask bits of MODIFY_QP, as `ibv_qp_attr_mask`.
+    pub mod attr: u32 {
+        STATE = 1 << 0;
+        CUR_STATE = 1 << 1;
+        EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        ACCESS_FLAGS = 1 << 3;
+        PKEY_INDEX = 1 << 4;
+        PORT = 1 << 5;
+        QKEY = 1 << 6;
+        AV = 1 << 7;
+        PATH_MTU = 1 << 8;
+        TIMEOUT = 1 << 9;
+        RETRY_CNT = 1 << 10;
+        RNR_RETRY = 1 << 11;
+        RQ_PSN = 1 << 12;
+        MAX_QP_RD_ATOMIC = 1 << 13;
+        ALT_PATH = 1 << 14;
+        MIN_RNR_TIMER = 1 << 15;
+        SQ_PSN = 1 << 16;
+        MAX_DEST_RD_ATOMIC = 1 << 17;
+        PATH_MIG_STATE = 1 << 18;
+        CAP = 1 << 19;
+        DEST_QPN = 1 << 20;
+    }
 }
 
 layout! {

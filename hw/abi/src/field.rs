@@ -112,6 +112,36 @@ macro_rules! layout {
     };
 }
 
+/// A list of numbers with names, for the reference page.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// Name, as in the reference page.
+    pub name: &'static str,
+    /// What they count.
+    pub doc: &'static str,
+    /// Name, number and meaning of each.
+    pub values: &'static [(&'static str, u64, &'static str)],
+}
+
+/// Declares a module of constants and the list of them.
+#[macro_export]
+macro_rules! numbers {
+    ($(#[doc = $doc:literal])* $vis:vis mod $name:ident : $t:ty {
+        $( $(#[doc = $vdoc:literal])* $value:ident = $number:expr; )*
+    }) => {
+        $(#[doc = $doc])*
+        $vis mod $name {
+            #![allow(missing_docs)]
+            $( $(#[doc = $vdoc])* pub const $value: $t = $number; )*
+            /// All of them, for the reference page.
+            pub const ALL: $crate::Numbers = $crate::Numbers {
+                name: stringify!($name), doc: concat!($($doc),*),
+                values: &[$((stringify!($value), $value as u64, concat!($($vdoc),*))),*],
+            };
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     layout! {

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod field;
-pub use field::{Field, Layout};
+pub use field::{Field, Layout, Numbers};
 
 pub mod bar;
 pub mod cmd;

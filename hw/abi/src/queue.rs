@@ -4,7 +4,7 @@
 //! stays spare and nothing is cleared. A *phase* bit tells a new entry from an old one: it is the inverse of bit
 //! `log2(entries)` of the index, so the first lap writes 1.
 
-use crate::layout;
+use crate::{layout, numbers};
 
 /// Size of a WQE block; a send WQE takes 1 to [`MAX_WQE_BLOCKS`] of them and wraps the ring end block by block.
 pub const WQE_BLOCK: usize = 64;
@@ -20,18 +20,19 @@ pub const MAX_INLINE: usize = MAX_WQE_BLOCKS * WQE_BLOCK - SEND_PAYLOAD_OFFSET;
 /// Longest message (IBTA 9.7.3).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-/// Send opcodes, in [`send_wqe::OPCODE`].
-pub mod send_op {
-    #![allow(missing_docs)]
-    pub const SEND: u8 = 0;
-    pub const SEND_IMM: u8 = 1;
-    pub const WRITE: u8 = 2;
-    pub const WRITE_IMM: u8 = 3;
-    pub const READ: u8 = 4;
-    pub const COMPARE_SWAP: u8 = 5;
-    pub const FETCH_ADD: u8 = 6;
-    pub const SEND_INV: u8 = 7;
-    pub const LOCAL_INV: u8 = 8;
+numbers! {
+    /// Send opcodes, in [`send_wqe::OPCODE`].
+    pub mod send_op: u8 {
+        SEND = 0;
+        SEND_IMM = 1;
+        WRITE = 2;
+        WRITE_IMM = 3;
+        READ = 4;
+        COMPARE_SWAP = 5;
+        FETCH_ADD = 6;
+        SEND_INV = 7;
+        LOCAL_INV = 8;
+    }
 }
 
 layout! {
@@ -78,13 +79,14 @@ layout! {
     }
 }
 
-/// What a CQE completes, in [`cqe::OPCODE`]: the send opcode, or one of these.
-pub mod recv_op {
-    #![allow(missing_docs)]
-    pub const RECV: u8 = 0x80;
-    pub const RECV_IMM: u8 = 0x81;
-    pub const RECV_WRITE_IMM: u8 = 0x82;
-    pub const RECV_INV: u8 = 0x83;
+numbers! {
+    /// What a CQE completes, in [`cqe::OPCODE`]: the send opcode, or one of these.
+    pub mod recv_op: u8 {
+        RECV = 0x80;
+        RECV_IMM = 0x81;
+        RECV_WRITE_IMM = 0x82;
+        RECV_INV = 0x83;
+    }
 }
 
 layout! {
@@ -119,25 +121,26 @@ layout! {
     }
 }
 
-/// Event types, in [`eqe::TYPE`].
-pub mod event {
-    #![allow(missing_docs)]
-    /// An armed CQ has a new entry; number = CQN.
-    pub const COMPLETION: u8 = 1;
-    /// A CQ ran over; number = CQN.
-    pub const CQ_ERROR: u8 = 2;
-    /// A QP went to ERR without a WQE to tell it; number = QPN, data = cause.
-    pub const QP_ERROR: u8 = 3;
-    /// A command finished; number = slot.
-    pub const COMMAND: u8 = 4;
-    /// Link up (data 1) or down (data 0).
-    pub const PORT: u8 = 5;
-    /// A doorbell was refused; number = object, data = cause.
-    pub const DOORBELL: u8 = 6;
-    /// Device health changed; data = health register.
-    pub const HEALTH: u8 = 7;
-    /// The send queue of a QP in SQD has drained; number = QPN.
-    pub const SQ_DRAINED: u8 = 8;
+numbers! {
+    /// Event types, in [`eqe::TYPE`].
+    pub mod event: u8 {
+        /// An armed CQ has a new entry; number = CQN.
+        COMPLETION = 1;
+        /// A CQ ran over; number = CQN.
+        CQ_ERROR = 2;
+        /// A QP went to ERR without a WQE to tell it; number = QPN, data = cause.
+        QP_ERROR = 3;
+        /// A command finished; number = slot.
+        COMMAND = 4;
+        /// Link up (data 1) or down (data 0).
+        PORT = 5;
+        /// A doorbell was refused; number = object, data = cause.
+        DOORBELL = 6;
+        /// Device health changed; data = health register.
+        HEALTH = 7;
+        /// The send queue of a QP in SQD has drained; number = QPN.
+        SQ_DRAINED = 8;
+    }
 }
 
 layout! {

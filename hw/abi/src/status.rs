@@ -1,21 +1,24 @@
 //! Completion status, causes, verdicts and counters.
 
-/// Work completion status, as `ibv_wc_status`.
-pub mod wc {
-    #![allow(missing_docs)]
-    pub const SUCCESS: u8 = 0;
-    pub const LOC_LEN: u8 = 1;
-    pub const LOC_QP_OP: u8 = 2;
-    pub const LOC_PROT: u8 = 4;
-    pub const WR_FLUSH: u8 = 5;
-    pub const BAD_RESP: u8 = 7;
-    pub const REM_INV_REQ: u8 = 9;
-    pub const REM_ACCESS: u8 = 10;
-    pub const REM_OP: u8 = 11;
-    pub const RETRY_EXC: u8 = 12;
-    pub const RNR_RETRY_EXC: u8 = 13;
-    pub const FATAL: u8 = 19;
-    pub const GENERAL: u8 = 21;
+use crate::numbers;
+
+numbers! {
+    /// Work completion status, as `ibv_wc_status`.
+    pub mod wc: u8 {
+        SUCCESS = 0;
+        LOC_LEN = 1;
+        LOC_QP_OP = 2;
+        LOC_PROT = 4;
+        WR_FLUSH = 5;
+        BAD_RESP = 7;
+        REM_INV_REQ = 9;
+        REM_ACCESS = 10;
+        REM_OP = 11;
+        RETRY_EXC = 12;
+        RNR_RETRY_EXC = 13;
+        FATAL = 19;
+        GENERAL = 21;
+    }
 }
 
 macro_rules! names {

@@ -1,55 +1,59 @@
 //! Rows of the on-chip tables, as the firmware's COMMIT writes them. A row is at most 512 bits; each engine takes from
 //! it the fields it needs, between two packets, so a row is seen whole or not at all.
 
-use crate::layout;
+use crate::{layout, numbers};
 
-/// Table numbers of the table bus.
-pub mod id {
-    #![allow(missing_docs)]
-    pub const QP_STATE: u8 = 0;
-    pub const QP_ADDRESS: u8 = 1;
-    pub const QP_SEND: u8 = 2;
-    pub const QP_RECV: u8 = 3;
-    pub const CQ: u8 = 4;
-    pub const EQ: u8 = 5;
-    pub const KEY: u8 = 6;
-    pub const MTT: u8 = 7;
-    pub const GID: u8 = 8;
-    pub const PORT: u8 = 9;
+numbers! {
+    /// Table numbers of the table bus.
+    pub mod id: u8 {
+        QP_STATE = 0;
+        QP_ADDRESS = 1;
+        QP_SEND = 2;
+        QP_RECV = 3;
+        CQ = 4;
+        EQ = 5;
+        KEY = 6;
+        MTT = 7;
+        GID = 8;
+        PORT = 9;
+    }
 }
 
-/// Effective QP states, as `ibv_qp_state`.
-pub mod qp_state {
-    #![allow(missing_docs)]
-    pub const RESET: u8 = 0;
-    pub const INIT: u8 = 1;
-    pub const RTR: u8 = 2;
-    pub const RTS: u8 = 3;
-    pub const SQD: u8 = 4;
-    pub const SQE: u8 = 5;
-    pub const ERR: u8 = 6;
+numbers! {
+    /// Effective QP states, as `ibv_qp_state`.
+    pub mod qp_state: u8 {
+        RESET = 0;
+        INIT = 1;
+        RTR = 2;
+        RTS = 3;
+        SQD = 4;
+        SQE = 5;
+        ERR = 6;
+    }
 }
 
-/// QP types.
-pub mod qp_type {
-    #![allow(missing_docs)]
-    pub const RC: u8 = 0;
-    pub const UC: u8 = 1;
-    pub const UD: u8 = 2;
-    /// Whole Ethernet frames: QP 0 only, whose receive queue takes the frames that are not RoCE.
-    pub const RAW: u8 = 3;
+numbers! {
+    /// QP types.
+    pub mod qp_type: u8 {
+        RC = 0;
+        UC = 1;
+        UD = 2;
+        /// Whole Ethernet frames: QP 0 only, whose receive queue takes the frames that are not RoCE.
+        RAW = 3;
+    }
 }
 
 /// Owner of a send or receive queue that no doorbell page may ring.
 pub const NOBODY: u64 = 0xfff;
 
-/// Access flags of MRs and QPs, as `ibv_access_flags`.
-pub mod access {
-    #![allow(missing_docs)]
-    pub const LOCAL_WRITE: u8 = 1;
-    pub const REMOTE_WRITE: u8 = 2;
-    pub const REMOTE_READ: u8 = 4;
-    pub const REMOTE_ATOMIC: u8 = 8;
+numbers! {
+    /// Access flags of MRs and QPs, as `ibv_access_flags`.
+    pub mod access: u8 {
+        LOCAL_WRITE = 1;
+        REMOTE_WRITE = 2;
+        REMOTE_READ = 4;
+        REMOTE_ATOMIC = 8;
+    }
 }
 
 layout! {

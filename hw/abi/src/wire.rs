@@ -1,6 +1,8 @@
 //! Wire headers, opcodes and their extended headers. Offsets are bytes from the start of the named header; all fields
 //! are big-endian except the ICRC, which is little-endian (protocol facts: IBTA 9.2 to 9.5, annexes A16 and A17).
 
+use crate::numbers;
+
 /// UDP destination port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
 /// Ethertype of IPv4.
@@ -169,17 +171,18 @@ pub const fn op_info(opcode: u8) -> Option<OpInfo> {
     if known { Some(info) } else { None }
 }
 
-/// Acknowledge syndromes (AETH byte 0).
-pub mod syndrome {
-    #![allow(missing_docs)]
-    /// ACK without credit information.
-    pub const ACK: u8 = 0x1f;
-    /// RNR NAK: or-ed with the 5-bit timer code.
-    pub const RNR: u8 = 0x20;
-    pub const NAK_PSN: u8 = 0x60;
-    pub const NAK_INVALID_REQUEST: u8 = 0x61;
-    pub const NAK_REMOTE_ACCESS: u8 = 0x62;
-    pub const NAK_REMOTE_OPERATION: u8 = 0x63;
+numbers! {
+    /// Acknowledge syndromes (AETH byte 0).
+    pub mod syndrome: u8 {
+        /// ACK without credit information.
+        ACK = 0x1f;
+        /// RNR NAK: or-ed with the 5-bit timer code.
+        RNR = 0x20;
+        NAK_PSN = 0x60;
+        NAK_INVALID_REQUEST = 0x61;
+        NAK_REMOTE_ACCESS = 0x62;
+        NAK_REMOTE_OPERATION = 0x63;
+    }
 }
 
 /// RNR timer codes 0..31 in units of 10 microseconds (IBTA table 45).
