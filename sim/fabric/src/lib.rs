@@ -4,6 +4,7 @@
 //! frames between windows, so the result does not depend on the order in which they are run.
 
 mod capture;
+mod crew;
 mod fault;
 mod function;
 mod net;

@@ -1,6 +1,7 @@
 //! NICs and the links between them, advanced window by window.
 
 use crate::capture::Capture;
+use crate::crew::Worker;
 use crate::fault::{Action, Fired, Rules};
 use nic::{Frame, Fs, NS, Nic};
 
@@ -17,12 +18,17 @@ pub struct Link {
 /// Sees every frame that a link carries: sending NIC, frame, the rule that fired.
 pub type FrameTap = Box<dyn FnMut(usize, &Frame, Option<Fired>) + Send>;
 
+/// Why a NIC is in its slot.
+const HERE: &str = "NICs are with their workers only within a window";
+
 /// Frames on their way to a NIC, in order of arrival.
 type Inbox = Vec<Frame>;
 
 /// NICs on one timeline.
 pub struct Fabric {
-    nics: Vec<Nic>,
+    /// All here between windows; all but the first are with their workers within one.
+    nics: Vec<Option<Box<Nic>>>,
+    workers: Vec<Worker>,
     links: Vec<Link>,
     window: u64,
     inboxes: Vec<Inbox>,
@@ -34,12 +40,14 @@ impl Fabric {
     /// NICs without links; all have the same clock.
     pub fn new(nics: Vec<Nic>) -> Self {
         let inboxes = nics.iter().map(|_| Vec::new()).collect();
-        Fabric { nics, links: Vec::new(), window: 25, inboxes, capture: None, tap: None }
+        let workers = nics.iter().skip(1).map(|_| Worker::start()).collect();
+        let nics = nics.into_iter().map(|n| Some(Box::new(n))).collect();
+        Fabric { nics, workers, links: Vec::new(), window: 25, inboxes, capture: None, tap: None }
     }
 
     /// Joins two NICs by a cable; returns the link's index. `delay` is at least a clock cycle.
     pub fn link(&mut self, a: usize, b: usize, delay: Fs, seed: u64) -> usize {
-        let clock = self.nics[a].options().clock;
+        let clock = self.nic(a).options().clock;
         assert!(delay >= clock, "a link delay of {delay} fs is below the clock period");
         self.links.push(Link { ends: [a, b], delay, rules: Rules::new(seed) });
         self.window = self.links.iter().map(|l| l.delay / clock).min().unwrap_or(25);
@@ -48,7 +56,7 @@ impl Fabric {
 
     /// A NIC.
     pub fn nic(&mut self, index: usize) -> &mut Nic {
-        &mut self.nics[index]
+        self.nics[index].as_mut().expect(HERE)
     }
 
     /// Number of NICs.
@@ -68,12 +76,12 @@ impl Fabric {
 
     /// Time that all NICs have reached.
     pub fn now(&self) -> Fs {
-        self.nics.first().map_or(0, Nic::now)
+        self.nics.first().map_or(0, |n| n.as_ref().expect(HERE).now())
     }
 
     /// Cycles that all NICs have reached.
     pub fn cycle(&self) -> u64 {
-        self.nics.first().map_or(0, Nic::cycle)
+        self.nics.first().map_or(0, |n| n.as_ref().expect(HERE).cycle())
     }
 
     /// Writes every frame that leaves a NIC to `capture`; interface n is NIC n.
@@ -94,12 +102,20 @@ impl Fabric {
     /// Advances all NICs by at most a window: for measuring times finer than one.
     pub fn advance_cycles(&mut self, cycles: u64) {
         let window = cycles.min(self.window);
-        for (nic, inbox) in self.nics.iter_mut().zip(&mut self.inboxes) {
+        for (slot, inbox) in self.nics.iter_mut().zip(&mut self.inboxes) {
+            let nic = slot.as_mut().expect(HERE);
             // Frames whose time may still be overtaken by a later one's stay here: the MAC wants them in order.
             let limit = nic.now() + window * nic.options().clock;
             let due = inbox.partition_point(|f| f.at < limit);
             inbox.drain(..due).for_each(|f| nic.receive(f));
-            (0..window).for_each(|_| nic.step());
+        }
+        let (first, others) = self.nics.split_first_mut().expect("a fabric has NICs");
+        for (slot, worker) in others.iter_mut().zip(&self.workers) {
+            worker.begin(slot.take().expect(HERE), window);
+        }
+        (0..window).for_each(|_| first.as_mut().expect(HERE).step());
+        for (slot, worker) in others.iter_mut().zip(&self.workers) {
+            *slot = Some(worker.end());
         }
         self.exchange();
     }
@@ -108,7 +124,7 @@ impl Fabric {
         for link in &mut self.links {
             for from in 0..2 {
                 let (a, b) = (link.ends[from], link.ends[1 - from]);
-                for mut frame in self.nics[a].take_sent() {
+                for mut frame in self.nics[a].as_mut().expect(HERE).take_sent() {
                     let fired = link.rules.apply(from, &mut frame.data);
                     if let Some(c) = &mut self.capture {
                         let comment = describe(&frame, fired);

@@ -1,0 +1,238 @@
+//! `ferroce demo FILE`: a file crosses the wire by WRITE, comes back by READ, and its digest follows by SEND.
+
+use crate::report::{gbps, payload_limit, quantile, table};
+use anyhow::{Context, Result, bail, ensure};
+use driver::{Access, Completion, Data, Flags, Mr, Operation};
+use fabric::{Action, Capture, Match};
+use indicatif::{ProgressBar, ProgressStyle};
+use nic::LinkRate;
+use sha2::{Digest, Sha256};
+use std::path::PathBuf;
+use std::time::Instant;
+use testbed::{Connect, Pair, Setup, Testbed};
+
+/// Options of the demo.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The file to move.
+    file: PathBuf,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    #[arg(long, default_value_t = 4096)]
+    mtu: u32,
+    /// Queue pairs that share the work, 1 to 64.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    qps: u16,
+    /// Probability that a frame is lost, such as 1e-3.
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// Seed of all that is by chance.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Link rate, such as 25G or 100G.
+    #[arg(long, default_value = "100G", value_parser = link_rate)]
+    link: f64,
+    /// IPv6 instead of IPv4.
+    #[arg(long)]
+    ip6: bool,
+    /// Datapath width in bits: 64, 128, 256 or 512.
+    #[arg(long, default_value_t = 512)]
+    width: usize,
+    /// Where to write the capture of the wire.
+    #[arg(long, default_value = "demo.pcapng")]
+    capture: PathBuf,
+}
+
+fn link_rate(text: &str) -> std::result::Result<f64, String> {
+    let number = text.trim_end_matches(['G', 'g']).parse::<f64>().ok();
+    number.filter(|g| (1.0..=400.0).contains(g)).ok_or_else(|| "a rate from 1G to 400G, such as 25G".into())
+}
+
+/// Longest message of the transfer.
+const MESSAGE: usize = 1 << 20;
+/// Messages in flight per QP.
+const DEPTH: usize = 4;
+/// Probes of latency.
+const PINGS: usize = 200;
+
+/// Runs the demo.
+pub fn run(args: &Args) -> Result<()> {
+    let file = std::fs::read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    if file.is_empty() {
+        bail!("{} is empty: nothing to move", args.file.display());
+    }
+    ensure!((0.0..1.0).contains(&args.loss), "--loss {}: a probability from 0 to below 1", args.loss);
+    let setup = Setup { width: args.width, ip6: args.ip6, ..Setup::default() };
+    let setup = Setup { nic: nic::NicOptions { seed: args.seed, link: LinkRate::gbps(args.link), ..setup.nic }, ..setup };
+    eprintln!("building two {}-bit NICs (the first time compiles the gates; later starts take them from the cache)", args.width);
+    let started = Instant::now();
+    let bed = Testbed::new(&setup)?;
+    let capture = Capture::create(&args.capture, &["nic0", "nic1"])
+        .map_err(|e| anyhow::anyhow!("cannot create {}: {e}", args.capture.display()))?;
+    {
+        let mut sim = bed.sim();
+        sim.capture(Some(capture));
+        if args.loss > 0.0 {
+            let lost = Match { probability: Some(args.loss), ..Match::default() };
+            sim.link_mut(0).rules.add(lost, Action::Drop);
+        }
+    }
+    let connect = Connect { mtu: args.mtu, ..Connect::default() };
+    let mut pairs = (0..args.qps).map(|_| bed.connect(&connect)).collect::<driver::Result<Vec<_>>>()?;
+    eprintln!("ready after {:.1} s: {} QP(s), {} on both sides", started.elapsed().as_secs_f64(), args.qps, bed.hosts[0].gid.ip);
+
+    let rw = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let source = bed.hosts[0].pd.alloc(file.len(), rw)?;
+    let remote = bed.hosts[1].pd.alloc(file.len(), rw)?;
+    let back = bed.hosts[0].pd.alloc(file.len(), rw)?;
+    source.write(0, &file);
+
+    let (cycles, wall) = (bed.cycle(), Instant::now());
+    let write = transfer(&bed, &mut pairs, file.len(), "WRITE", |at, len| {
+        (Operation::Write(remote.remote(at)), source.sge(at, len))
+    })?;
+    compare(&file, &remote, "written to the peer")?;
+    let read = transfer(&bed, &mut pairs, file.len(), "READ", |at, len| {
+        (Operation::Read(remote.remote(at)), back.sge(at, len))
+    })?;
+    compare(&file, &back, "read back")?;
+    digest(&bed, &mut pairs[0], &file, &remote)?;
+    let mut latency = pings(&bed, &mut pairs[0])?;
+    let rate = small_writes(&bed, &mut pairs)?;
+    let (cycles, wall) = (bed.cycle() - cycles, wall.elapsed());
+
+    let limit = args.link * payload_limit(args.mtu.into(), args.ip6, false);
+    let row = |what: &str, value: String, note: String| vec![what.to_string(), value, note];
+    let of = |ns: f64| format!("{:.1} Gb/s", gbps(file.len() as u64, ns));
+    let share = |ns: f64| format!("{:.1} % of the {limit:.1} Gb/s this MTU allows", 100.0 * gbps(file.len() as u64, ns) / limit);
+    let rows = [
+        row("file", format!("{} bytes", file.len()), "every byte compared, digest sent and compared".into()),
+        row("WRITE goodput", of(write), share(write)),
+        row("READ goodput", of(read), share(read)),
+        row("64 B WRITE rate", format!("{:.1} Mmsg/s", rate), format!("{} QP(s)", args.qps)),
+        row("64 B WRITE one way, p50", format!("{:.0} ns", quantile(&mut latency, 0.5)), "doorbell to byte in peer memory".into()),
+        row("64 B WRITE one way, p99", format!("{:.0} ns", quantile(&mut latency, 0.99)), String::new()),
+        row("simulated", format!("{cycles} cycles"), format!("{:.1} us", cycles as f64 * 0.004)),
+        row("simulation speed", format!("{:.0} kcycles/s", cycles as f64 / wall.as_secs_f64() / 1e3), format!("{:.1} s, two NICs", wall.as_secs_f64())),
+    ];
+    println!("{}", table(&["", "figure", ""], &rows));
+    let written = bed.sim().capture(None).map_or(0, |c| c.packets());
+    println!("{written} packets in {}", args.capture.display());
+    Ok(())
+}
+
+/// Moves `len` bytes in messages over all pairs; returns the nanoseconds from the first doorbell to the last completion.
+fn transfer(
+    bed: &Testbed,
+    pairs: &mut [Pair],
+    len: usize,
+    name: &'static str,
+    request: impl Fn(usize, usize) -> (Operation, driver::Sge),
+) -> Result<f64> {
+    let bar = ProgressBar::new(len as u64).with_prefix(name);
+    bar.set_style(ProgressStyle::with_template("{prefix:6} {bar:40} {bytes}/{total_bytes} {eta}")?);
+    let (start, mut next, mut done) = (bed.ns(), 0, 0);
+    let mut flying = vec![0usize; pairs.len()];
+    while done < len {
+        for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
+            while *flying < DEPTH && next < len {
+                let n = MESSAGE.min(len - next);
+                let (operation, sge) = request(next, n);
+                let mut batch = pair.a.qp.post();
+                batch.add(n as u64, operation, Data::Sges(&[sge]), Flags::SIGNALED)?;
+                batch.ring();
+                next += n;
+                *flying += 1;
+            }
+            for c in pair.a.cq.poll() {
+                check(&c, name)?;
+                *flying -= 1;
+                done += c.wr_id as usize;
+                bar.set_position(done as u64);
+            }
+        }
+        bed.relax();
+    }
+    bar.finish();
+    Ok(bed.ns() - start)
+}
+
+fn check(c: &Completion, what: &str) -> Result<()> {
+    c.status.with_context(|| format!("{what} on QP {} failed", c.qpn))
+}
+
+fn compare(file: &[u8], mr: &Mr, what: &str) -> Result<()> {
+    let mut got = vec![0; file.len()];
+    mr.read(0, &mut got);
+    match file.iter().zip(&got).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => bail!("byte {at} {what} is {:#04x}, the file has {:#04x}", got[at], file[at]),
+    }
+}
+
+/// Sends the file's digest; the peer compares it with that of its own memory.
+fn digest(bed: &Testbed, pair: &mut Pair, file: &[u8], remote: &Mr) -> Result<()> {
+    let sent = Sha256::digest(file);
+    let inbox = bed.hosts[1].pd.alloc(sent.len(), Access::LOCAL_WRITE)?;
+    pair.b.qp.post_recv(7, &[inbox.sge(0, sent.len())])?;
+    let mut batch = pair.a.qp.post();
+    batch.add(8, Operation::Send, Data::Inline(&sent), Flags::SIGNALED)?;
+    batch.ring();
+    let arrived = pair.b.cq.wait();
+    check(&arrived, "receive of the digest")?;
+    check(&pair.a.cq.wait(), "SEND of the digest")?;
+    let (mut got, mut memory) = (vec![0; sent.len()], vec![0; file.len()]);
+    inbox.read(0, &mut got);
+    remote.read(0, &mut memory);
+    ensure!(arrived.len as usize == sent.len() && got == Sha256::digest(&memory).as_slice(), "the digests differ");
+    Ok(())
+}
+
+/// One-way times of 64-byte WRITEs, one at a time, in nanoseconds.
+fn pings(bed: &Testbed, pair: &mut Pair) -> Result<Vec<f64>> {
+    let from = bed.hosts[0].pd.alloc(64, Access::LOCAL_WRITE)?;
+    let to = bed.hosts[1].pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let mut times = Vec::with_capacity(PINGS);
+    for i in 0..PINGS {
+        let mark = (i % 255) as u8 + 1;
+        from.write(0, &[mark; 64]);
+        let start = bed.ns();
+        let mut batch = pair.a.qp.post();
+        batch.add(0, Operation::Write(to.remote(0)), Data::Sges(&[from.sge(0, 64)]), Flags::SIGNALED)?;
+        batch.ring();
+        while to.byte(63) != mark {
+            bed.sim().advance_cycles(1);
+        }
+        times.push(bed.ns() - start);
+        check(&pair.a.cq.wait(), "64-byte WRITE")?;
+    }
+    Ok(times)
+}
+
+/// Rate of 64-byte WRITEs over all pairs in Mmsg/s.
+fn small_writes(bed: &Testbed, pairs: &mut [Pair]) -> Result<f64> {
+    const BATCH: usize = 32;
+    const BATCHES: usize = 64;
+    let from = bed.hosts[0].pd.alloc(4096, Access::LOCAL_WRITE)?;
+    let to = bed.hosts[1].pd.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let start = bed.ns();
+    let (mut left, mut flying) = (BATCHES, vec![0usize; pairs.len()]);
+    while left > 0 || flying.iter().any(|f| *f > 0) {
+        for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
+            while *flying < 4 && left > 0 {
+                let mut batch = pair.a.qp.post();
+                for i in 0..BATCH {
+                    let flags = if i + 1 == BATCH { Flags::SIGNALED } else { Flags::empty() };
+                    batch.add(0, Operation::Write(to.remote(64 * i)), Data::Sges(&[from.sge(64 * i, 64)]), flags)?;
+                }
+                batch.ring();
+                (left, *flying) = (left - 1, *flying + 1);
+            }
+            for c in pair.a.cq.poll() {
+                check(&c, "64-byte WRITE")?;
+                *flying -= 1;
+            }
+        }
+        bed.relax();
+    }
+    Ok((BATCH * BATCHES) as f64 / (bed.ns() - start) * 1e3)
+}

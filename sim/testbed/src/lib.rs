@@ -1,0 +1,186 @@
+//! Two hosts with a simulated NIC each, joined by a cable, the real driver open on both.
+//!
+//! For the `ferroce` command, the benchmarks and the suites: everything that wants "two machines" starts here.
+
+mod core;
+
+pub use crate::core::{SetupError, core_model};
+use driver::qp::{Init, Path, QpSizes, Rts, SendOptions};
+use driver::{Access, Cq, Device, Eq, Gid, OpenOptions, Pd, Qp, Result};
+use fabric::{Fabric, Shared, SimFunction};
+use nic::{Fs, LinkRate, NS, Nic, NicOptions};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What the two hosts and the cable are like.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Datapath width in bits: 64, 128, 256 or 512.
+    pub width: usize,
+    /// Options of both NICs.
+    pub nic: NicOptions,
+    /// Delay of the cable.
+    pub delay: Fs,
+    /// IPv6 instead of IPv4.
+    pub ip6: bool,
+    /// VLAN of both hosts.
+    pub vlan: Option<u16>,
+}
+
+impl Default for Setup {
+    /// 512 bits, 100G, 100 ns of cable.
+    fn default() -> Self {
+        Setup { width: 512, nic: NicOptions::default(), delay: 100 * NS, ip6: false, vlan: None }
+    }
+}
+
+impl Setup {
+    /// The same at another link rate in Gb/s.
+    pub fn link(mut self, gbps: f64) -> Self {
+        self.nic.link = LinkRate::gbps(gbps);
+        self
+    }
+}
+
+/// One host.
+pub struct Host {
+    /// Its device.
+    pub device: Device,
+    /// A protection domain.
+    pub pd: Pd,
+    /// The event queue of its completion queues.
+    pub eq: Eq,
+    /// Address of its port.
+    pub gid: Gid,
+}
+
+/// Two hosts on a cable.
+pub struct Testbed {
+    /// The simulation under them.
+    pub fabric: Shared,
+    /// The hosts.
+    pub hosts: [Host; 2],
+}
+
+/// A connected pair of QPs with a completion queue each.
+pub struct Pair {
+    /// Host 0's end.
+    pub a: End,
+    /// Host 1's end.
+    pub b: End,
+}
+
+/// One end of a connection.
+pub struct End {
+    /// The queue pair.
+    pub qp: Qp<Rts>,
+    /// Completions of its sends and receives.
+    pub cq: Cq,
+}
+
+/// How to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct Connect {
+    /// Path MTU in bytes.
+    pub mtu: u32,
+    /// Queue sizes.
+    pub sizes: QpSizes,
+    /// Entries of each completion queue.
+    pub cq_entries: u32,
+    /// First PSN of both directions.
+    pub psn: u32,
+    /// Sending options; `psn` above counts.
+    pub send: SendOptions,
+    /// What peers may do.
+    pub access: Access,
+}
+
+impl Default for Connect {
+    fn default() -> Self {
+        Connect {
+            mtu: 4096,
+            sizes: QpSizes { send_blocks: 256, receives: 128 },
+            cq_entries: 1024,
+            psn: 0,
+            send: SendOptions::default(),
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+        }
+    }
+}
+
+impl Testbed {
+    /// Builds the core if it is not in the cache, starts both NICs, loads the firmware and opens the drivers.
+    pub fn new(setup: &Setup) -> std::result::Result<Testbed, SetupError> {
+        let model = core_model(setup.width)?;
+        let nics = (0..2).map(|i| {
+            let seed = setup.nic.seed.wrapping_mul(2).wrapping_add(i);
+            Nic::new(model.another(), NicOptions { seed, ..setup.nic.clone() })
+        });
+        let mut fabric = Fabric::new(nics.collect());
+        fabric.link(0, 1, setup.delay, setup.nic.seed);
+        let fabric: Shared = Arc::new(Mutex::new(fabric));
+        let firmware = std::fs::read(verilate::firmware_image()?)?;
+        let host = |i: u8| -> Result<Host> {
+            let options = OpenOptions { firmware: Some(firmware.clone()), ..OpenOptions::default() };
+            let device = Device::open(Arc::new(SimFunction::new(fabric.clone(), i.into())), &options)?;
+            let ip = match setup.ip6 {
+                false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + i)),
+                true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + u16::from(i))),
+            };
+            let gid = Gid { ip, mac: [2, 0, 0, 0, 0, 1 + i], vlan: setup.vlan };
+            device.set_port(gid.mac, false, false)?;
+            device.set_gid(0, Some(gid))?;
+            let (pd, eq) = (device.create_pd()?, device.create_eq(1024, 0, 0, 0)?);
+            Ok(Host { device, pd, eq, gid })
+        };
+        let hosts = [host(0)?, host(1)?];
+        Ok(Testbed { fabric, hosts })
+    }
+
+    /// The simulation, locked. Drop it before the driver is used again.
+    pub fn sim(&self) -> MutexGuard<'_, Fabric> {
+        self.fabric.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Cycles since the start.
+    pub fn cycle(&self) -> u64 {
+        self.sim().cycle()
+    }
+
+    /// Nanoseconds since the start.
+    pub fn ns(&self) -> f64 {
+        self.sim().now() as f64 / NS as f64
+    }
+
+    /// Lets time pass by one window.
+    pub fn relax(&self) {
+        self.sim().advance();
+    }
+
+    /// Creates and connects a pair of QPs.
+    pub fn connect(&self, c: &Connect) -> Result<Pair> {
+        let make = |h: &Host| -> Result<(Qp<Init>, Cq)> {
+            let cq = h.device.create_cq(c.cq_entries, &h.eq)?;
+            Ok((h.pd.create_qp(&cq, &cq, c.sizes)?.init(c.access)?, cq))
+        };
+        let [a, b] = &self.hosts;
+        let ((qa, ca), (qb, cb)) = (make(a)?, make(b)?);
+        let (na, nb) = (qa.qpn(), qb.qpn());
+        let end = |qp: Qp<Init>, cq, peer: &Host, qpn| -> Result<End> {
+            let path = Path {
+                qpn,
+                psn: c.psn,
+                ip: peer.gid.ip,
+                mac: peer.gid.mac,
+                mtu: c.mtu,
+                gid: 0,
+                traffic_class: 0,
+                source_port: 0xc000 | (qpn as u16 & 0x3fff),
+                max_dest_reads: 16,
+                min_rnr_timer: 1,
+            };
+            Ok(End { qp: qp.rtr(&path)?.rts(&SendOptions { psn: c.psn, ..c.send })?, cq })
+        };
+        Ok(Pair { a: end(qa, ca, b, nb)?, b: end(qb, cb, a, na)? })
+    }
+}
