@@ -1,3 +1,10 @@
 //! Registers, table bus, QP state, mailbox, soft core, counters.
+pub mod counters;
+pub mod mailbox;
+pub mod mmio;
+pub mod plane;
 pub mod qp_state;
+pub mod registers;
+pub mod reset;
+pub mod soft_core;
 pub mod table_bus;

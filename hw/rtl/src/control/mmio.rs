@@ -1,0 +1,389 @@
+//! The registers that the soft core sees (`abi::mmio`): it starts the table bus, the mailbox and drains here, raises
+//! events, and publishes what the host reads of it in BAR0. Watches, too, that the firmware lives.
+//!
+//! ```text
+//! cycle      0           1
+//! io_valid   1           1
+//! write      performed
+//! io_done                1, with io_rdata
+//! ```
+//!
+//! Every access takes two cycles. It cannot deadlock: it waits for nobody; engines that run show `busy`.
+
+use super::registers::{FirmwareRegisters, HostRegisters};
+use crate::msg::{Event, TableReq};
+use crate::stream::Source;
+use abi::{mmio, queue::event, table};
+use hdl::prelude::*;
+
+/// Log2 of the cycles without a heartbeat after which the firmware counts as dead: 67 ms at 250 MHz.
+const SILENCE: usize = 24;
+
+/// Number of a register's word.
+const fn at(register: usize) -> u64 {
+    (register / 4) as u64
+}
+
+/// The registers. See the module.
+#[derive(LogicBlock, Default)]
+pub struct Mmio {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Access of the core, at a byte offset from `mmio::BASE`.
+    pub io_valid: Signal<In, Bit>,
+    pub io_addr: Signal<In, Bits<13>>,
+    pub io_write: Signal<In, Bit>,
+    pub io_wdata: Signal<In, Bits<32>>,
+    pub io_done: Signal<Out, Bit>,
+    pub io_rdata: Signal<Out, Bits<32>>,
+
+    /// What the host wrote, and what the firmware did.
+    pub host: Signal<In, HostRegisters>,
+    pub firmware: Signal<Out, FirmwareRegisters>,
+    /// State of the port, of the clock, of resets.
+    pub port: Signal<In, Bits<32>>,
+    pub now: Signal<In, Bits<32>>,
+    pub reset_cause: Signal<In, Bits<2>>,
+    pub reset_busy: Signal<In, Bit>,
+    /// The core stands still for good.
+    pub trap: Signal<In, Bit>,
+    /// The bus reported an error, in this cycle.
+    pub dma_error: Signal<In, Bit>,
+    /// `bar::HEALTH`.
+    pub health: Signal<Out, Bits<5>>,
+    /// Station address, as of the last PORT row.
+    pub mac: Signal<Out, Bits<48>>,
+    /// Log ring: one cycle from `log_re` to `log_word`.
+    pub log_re: Signal<In, Bit>,
+    pub log_addr: Signal<In, Bits<8>>,
+    pub log_word: Signal<Out, Bits<32>>,
+
+    pub table_go: Signal<Out, Bit>,
+    pub table_request: Signal<Out, TableReq>,
+    pub table_part: Signal<Out, Bits<3>>,
+    pub table_busy: Signal<In, Bit>,
+    pub table_row: Signal<In, Bits<512>>,
+    pub table_row_valid: Signal<In, Bit>,
+
+    pub dma_go: Signal<Out, Bit>,
+    pub dma_host: Signal<Out, Bits<64>>,
+    pub dma_local: Signal<Out, Bits<16>>,
+    pub dma_bytes: Signal<Out, Bits<13>>,
+    pub dma_to_host: Signal<Out, Bit>,
+    pub dma_busy: Signal<In, Bit>,
+    pub dma_failed: Signal<In, Bit>,
+
+    pub list_go: Signal<Out, Bit>,
+    pub list_host: Signal<Out, Bits<64>>,
+    pub list_first: Signal<Out, Bits<24>>,
+    pub list_shift: Signal<Out, Bits<6>>,
+    pub list_entries: Signal<Out, Bits<24>>,
+    pub list_busy: Signal<In, Bit>,
+    pub list_failed: Signal<In, Bit>,
+    pub list_bad: Signal<In, Bit>,
+
+    pub drain_go: Signal<Out, Bit>,
+    pub drain_busy: Signal<In, Bit>,
+    /// Events of the firmware, and of its death.
+    pub event: Source<Event>,
+
+    done: Reg<Bit>,
+    value: DFF<Bits<32>>,
+    published: Reg<FirmwareRegisters>,
+    row: Arr<Reg<Bits<32>>, 16>,
+    table_start: Reg<Bit>,
+    table: Reg<TableReq>,
+    part: Reg<Bits<3>>,
+    dma_start: Reg<Bit>,
+    dma_host_q: Reg<Bits<64>>,
+    dma_local_q: Reg<Bits<16>>,
+    dma_bytes_q: Reg<Bits<13>>,
+    dma_to_host_q: Reg<Bit>,
+    list_start: Reg<Bit>,
+    list_host_q: Reg<Bits<64>>,
+    list_first_q: Reg<Bits<24>>,
+    list_shift_q: Reg<Bits<6>>,
+    list_entries_q: Reg<Bits<24>>,
+    drain_start: Reg<Bit>,
+    event_number: Reg<Bits<24>>,
+    event_value: Reg<Bits<32>>,
+    event_due: Reg<Bit>,
+    event_eqn: Reg<Bits<8>>,
+    event_kind: Reg<Bits<8>>,
+    log: Ram<Bits<32>, 8>,
+    silence: Reg<Bits<25>>,
+    dead: Reg<Bit>,
+    health_due: Reg<Bit>,
+    /// The event channel shows the health event.
+    health_shown: Reg<Bit>,
+    bus_error: Reg<Bit>,
+    mac_q: Reg<Bits<48>>,
+    _limits: Hidden<[u32; 2]>,
+}
+
+impl Mmio {
+    /// Registers of a device with `bar::LIMITS` and `bar::LIMITS2`.
+    pub fn new(limits: u32, limits2: u32) -> Self {
+        Self { _limits: Hidden([limits, limits2]), ..Self::default() }
+    }
+}
+
+impl Logic for Mmio {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, done, published, row, table_start, table, part, dma_start, dma_host_q, dma_local_q);
+        regs!(self, clock, rst, dma_bytes_q, dma_to_host_q, list_start, list_host_q, list_first_q, list_shift_q);
+        regs!(self, clock, rst, list_entries_q, drain_start, event_number, event_value, event_due, event_eqn);
+        regs!(self, clock, rst, event_kind, silence, dead, health_due, health_shown, bus_error, mac_q);
+        dff_setup!(self, clock, value);
+        clock!(self, clock, log);
+        let act = self.io_valid.val() && !self.done.q.val();
+        let write = act && self.io_write.val();
+        let w = self.io_wdata.val();
+        let is_log = self.io_addr.val().get_bit(12);
+        let word = self.io_addr.val().get_bits::<10>(2);
+        let set = write && !is_log;
+        self.done.d.next = act;
+        self.io_done.next = self.done.q.val();
+        self.io_rdata.next = self.value.q.val();
+
+        // What the firmware publishes.
+        let mut p = self.published.q.val();
+        let mut beats = false;
+        if set {
+            if word == elab!(at(mmio::CMD_CONSUMER)) {
+                p.cmd_consumer = w;
+            }
+            if word == elab!(at(mmio::READY)) {
+                p.ready = w.get_bit(0);
+            }
+            if word == elab!(at(mmio::FW_VERSION)) {
+                p.version = w;
+            }
+            if word == elab!(at(mmio::FW_HEARTBEAT)) {
+                p.heartbeat = w;
+                beats = true;
+            }
+            if word == elab!(at(mmio::FW_LOG_HEAD)) {
+                p.log_head = w;
+            }
+        }
+        self.published.d.next = p;
+        self.firmware.next = self.published.q.val();
+        self.log.we.next = write && is_log;
+        self.log.waddr.next = self.io_addr.val().get_bits::<8>(2);
+        self.log.wdata.next = w;
+        self.log.re.next = self.log_re.val();
+        self.log.raddr.next = self.log_addr.val();
+        self.log_word.next = self.log.rdata.val();
+
+        // The row window and the table bus.
+        let is_row = word.get_bits::<6>(4) == elab!(at(mmio::ROW) >> 4);
+        let cell = word.get_bits::<4>(0);
+        if self.table_row_valid.val() {
+            for i in 0..16 {
+                self.row[i].d.next = self.table_row.val().get_bits::<32>(32 * i);
+            }
+        } else if set && is_row {
+            self.row[cell.index()].d.next = w;
+        }
+        let mut row: Bits<512> = 0.into();
+        for i in 0..16 {
+            row |= self.row[i].q.val().cast::<512>() << (32 * i as u64);
+        }
+        self.table_start.d.next = false;
+        if set && word == elab!(at(mmio::TABLE_GO)) {
+            self.table_start.d.next = true;
+            self.part.d.next = w.get_bits::<3>(5);
+            self.table.d.next =
+                TableReq { table: w.get_bits::<4>(0), index: w.get_bits::<24>(8), write: w.get_bit(4), row };
+            if w.get_bits::<5>(0) == elab!((table::id::PORT | 1 << 4) as u64) {
+                self.mac_q.d.next = row.get_bits::<48>(elab!(table::port::MAC.lsb));
+            }
+        }
+        self.mac.next = self.mac_q.q.val();
+        self.table_go.next = self.table_start.q.val();
+        self.table_request.next = self.table.q.val();
+        self.table_part.next = self.part.q.val();
+
+        // DMA, page lists, drains.
+        self.dma_start.d.next = false;
+        self.list_start.d.next = false;
+        self.drain_start.d.next = false;
+        if set {
+            let (dma, list) = (self.dma_host_q.q.val(), self.list_host_q.q.val());
+            if word == elab!(at(mmio::DMA_HOST)) {
+                self.dma_host_q.d.next = cat!(dma.get_bits::<32>(32), w);
+            }
+            if word == elab!(at(mmio::DMA_HOST) + 1) {
+                self.dma_host_q.d.next = cat!(w, dma.get_bits::<32>(0));
+            }
+            if word == elab!(at(mmio::DMA_LOCAL)) {
+                self.dma_local_q.d.next = w.get_bits::<16>(0);
+            }
+            if word == elab!(at(mmio::DMA_GO)) {
+                self.dma_start.d.next = true;
+                self.dma_bytes_q.d.next = w.get_bits::<13>(0);
+                self.dma_to_host_q.d.next = w.get_bit(16);
+            }
+            if word == elab!(at(mmio::MTT_LIST)) {
+                self.list_host_q.d.next = cat!(list.get_bits::<32>(32), w);
+            }
+            if word == elab!(at(mmio::MTT_LIST) + 1) {
+                self.list_host_q.d.next = cat!(w, list.get_bits::<32>(0));
+            }
+            if word == elab!(at(mmio::MTT_FIRST)) {
+                self.list_first_q.d.next = w.get_bits::<24>(0);
+            }
+            if word == elab!(at(mmio::MTT_SHIFT)) {
+                self.list_shift_q.d.next = w.get_bits::<6>(0);
+            }
+            if word == elab!(at(mmio::MTT_GO)) {
+                self.list_start.d.next = true;
+                self.list_entries_q.d.next = w.get_bits::<24>(0);
+            }
+            if word == elab!(at(mmio::DRAIN_GO)) {
+                self.drain_start.d.next = true;
+            }
+            if word == elab!(at(mmio::EVENT_NUMBER)) {
+                self.event_number.d.next = w.get_bits::<24>(0);
+            }
+            if word == elab!(at(mmio::EVENT_VALUE)) {
+                self.event_value.d.next = w;
+            }
+        }
+        self.dma_go.next = self.dma_start.q.val();
+        self.dma_host.next = self.dma_host_q.q.val();
+        self.dma_local.next = self.dma_local_q.q.val();
+        self.dma_bytes.next = self.dma_bytes_q.q.val();
+        self.dma_to_host.next = self.dma_to_host_q.q.val();
+        self.list_go.next = self.list_start.q.val();
+        self.list_host.next = self.list_host_q.q.val();
+        self.list_first.next = self.list_first_q.q.val();
+        self.list_shift.next = self.list_shift_q.q.val();
+        self.list_entries.next = self.list_entries_q.q.val();
+        self.drain_go.next = self.drain_start.q.val();
+
+        // Health: the firmware beats, or it is dead.
+        let dead = self.dead.q.val();
+        let silence = self.silence.q.val();
+        if beats || !p.ready {
+            self.silence.d.next = 0.into();
+        } else if !silence.get_bit(SILENCE) {
+            self.silence.d.next = silence + 1;
+        }
+        let dies = (self.trap.val() || silence.get_bit(SILENCE)) && !dead;
+        self.dead.d.next = (dead || dies) && !beats;
+        if self.dma_error.val() {
+            self.bus_error.d.next = true;
+        }
+        let health: Bits<5> = cat!(5; false, self.bus_error.q.val(), false, dead, p.ready);
+        self.health.next = health;
+
+        // Events: one of the firmware's, one about its health.
+        let shown = self.health_shown.q.val();
+        if set && word == elab!(at(mmio::EVENT_GO)) {
+            self.event_due.d.next = true;
+            self.event_eqn.d.next = w.get_bits::<8>(0);
+            self.event_kind.d.next = w.get_bits::<8>(8);
+        }
+        if dies {
+            self.health_due.d.next = true;
+        }
+        let waits = self.event_due.q.val() || shown;
+        self.event.valid.next = waits;
+        if self.event.ready.val() && waits {
+            if shown {
+                self.health_due.d.next = false;
+                self.health_shown.d.next = false;
+            } else {
+                self.event_due.d.next = false;
+            }
+        } else if !waits {
+            self.health_shown.d.next = self.health_due.q.val();
+        }
+        self.event.data.next = if shown {
+            Event { eqn: 0.into(), kind: bits::<8>(event::HEALTH as u64), number: 0.into(), value: health.cast::<32>() }
+        } else {
+            Event {
+                eqn: self.event_eqn.q.val(),
+                kind: self.event_kind.q.val(),
+                number: self.event_number.q.val(),
+                value: self.event_value.q.val(),
+            }
+        };
+
+        // Reads.
+        if act {
+            let host = self.host.val();
+            let mut v: Bits<32> = 0.into();
+            if word == elab!(at(mmio::CMD_BASE)) {
+                v = host.cmd_base.get_bits::<32>(0);
+            }
+            if word == elab!(at(mmio::CMD_BASE) + 1) {
+                v = host.cmd_base.get_bits::<32>(32);
+            }
+            if word == elab!(at(mmio::CMD_LOG2)) {
+                v = host.cmd_log2.cast::<32>();
+            }
+            if word == elab!(at(mmio::CMD_PRODUCER)) {
+                v = host.cmd_producer;
+            }
+            if word == elab!(at(mmio::CMD_CONSUMER)) {
+                v = p.cmd_consumer;
+            }
+            if word == elab!(at(mmio::READY)) {
+                v = cat!(32; bits::<31>(0), p.ready);
+            }
+            if word == elab!(at(mmio::FW_VERSION)) {
+                v = p.version;
+            }
+            if word == elab!(at(mmio::FW_HEARTBEAT)) {
+                v = p.heartbeat;
+            }
+            if word == elab!(at(mmio::FW_LOG_HEAD)) {
+                v = p.log_head;
+            }
+            if word == elab!(at(mmio::PORT)) {
+                v = self.port.val();
+            }
+            if word == elab!(at(mmio::LIMITS)) {
+                v = elab!(bits::<32>(self._limits.0[0] as u64));
+            }
+            if word == elab!(at(mmio::LIMITS2)) {
+                v = elab!(bits::<32>(self._limits.0[1] as u64));
+            }
+            if word == elab!(at(mmio::CLOCK)) {
+                v = self.now.val();
+            }
+            if word == elab!(at(mmio::RESET_CAUSE)) {
+                v = self.reset_cause.val().cast::<32>();
+            }
+            if word == elab!(at(mmio::RESET)) {
+                v = cat!(32; bits::<31>(0), self.reset_busy.val());
+            }
+            if is_row {
+                v = self.row[cell.index()].q.val();
+            }
+            if word == elab!(at(mmio::TABLE_GO)) {
+                v = cat!(32; bits::<31>(0), self.table_busy.val() || self.table_start.q.val());
+            }
+            if word == elab!(at(mmio::DMA_GO)) {
+                v = cat!(32; bits::<30>(0), self.dma_failed.val(), self.dma_busy.val() || self.dma_start.q.val());
+            }
+            if word == elab!(at(mmio::MTT_GO)) {
+                let busy = self.list_busy.val() || self.list_start.q.val();
+                v = cat!(32; bits::<29>(0), self.list_bad.val(), self.list_failed.val(), busy);
+            }
+            if word == elab!(at(mmio::DRAIN_GO)) {
+                v = cat!(32; bits::<31>(0), self.drain_busy.val() || self.drain_start.q.val());
+            }
+            if word == elab!(at(mmio::EVENT_GO)) {
+                v = cat!(32; bits::<31>(0), self.event_due.q.val());
+            }
+            self.value.d.next = if is_log { 0.into() } else { v };
+        }
+    }
+}
+
+const _: () = assert!(mmio::ROW % 64 == 0 && mmio::LOG == 0x1000 && mmio::ROW_WORDS == 16);

@@ -1,0 +1,159 @@
+//! The RISC-V core that runs the firmware, with its RAM. For [`super::mmio`], whose registers it sees, the mailbox, which
+//! shares the RAM, and registers, through which the host loads the image.
+//!
+//! ```text
+//! cycle       0      1
+//! RAM access  asked  mem_ready, data            2 cycles
+//! register    io_valid .. io_done, then mem_ready in the next cycle
+//! ```
+//!
+//! In a cycle in which the mailbox uses the RAM the core's access waits. It cannot deadlock: the mailbox waits for
+//! nobody while it holds the RAM, registers answer at once, and no block on the data path waits for the core.
+
+use abi::mmio;
+use hdl::prelude::*;
+
+/// Log2 of the RAM's words.
+const WORDS: usize = 14;
+const _: () = assert!(mmio::RAM_BYTES == 4 << WORDS);
+
+/// Makes `picorv32` (a third-party source, given to synthesis and simulation beside ours) a module of the signals used.
+const WRAPPER: &str = "\
+module soft_core_cpu (
+  input clk, input resetn, output trap,
+  output mem_valid, input mem_ready, output [31:0] mem_addr, output [31:0] mem_wdata, output [3:0] mem_wstrb,
+  input [31:0] mem_rdata
+);
+  picorv32 #(
+    .ENABLE_COUNTERS(0), .ENABLE_COUNTERS64(0), .BARREL_SHIFTER(1), .ENABLE_MUL(0), .ENABLE_FAST_MUL(1),
+    .ENABLE_DIV(1), .CATCH_MISALIGN(1), .CATCH_ILLINSN(1), .PROGADDR_RESET(32'd0)
+  ) core (
+    .clk(clk), .resetn(resetn), .trap(trap),
+    .mem_valid(mem_valid), .mem_instr(), .mem_ready(mem_ready), .mem_addr(mem_addr), .mem_wdata(mem_wdata),
+    .mem_wstrb(mem_wstrb), .mem_rdata(mem_rdata),
+    .mem_la_read(), .mem_la_write(), .mem_la_addr(), .mem_la_wdata(), .mem_la_wstrb(),
+    .pcpi_valid(), .pcpi_insn(), .pcpi_rs1(), .pcpi_rs2(), .pcpi_wr(1'b0), .pcpi_rd(32'd0), .pcpi_wait(1'b0),
+    .pcpi_ready(1'b0), .irq(32'd0), .eoi(), .trace_valid(), .trace_data()
+  );
+endmodule
+";
+
+/// The processor alone.
+#[derive(LogicBlock, Default)]
+struct Cpu {
+    pub clk: Signal<In, Clock>,
+    pub resetn: Signal<In, Bit>,
+    pub trap: Signal<Out, Bit>,
+    pub mem_valid: Signal<Out, Bit>,
+    pub mem_ready: Signal<In, Bit>,
+    pub mem_addr: Signal<Out, Bits<32>>,
+    pub mem_wdata: Signal<Out, Bits<32>>,
+    pub mem_wstrb: Signal<Out, Bits<4>>,
+    pub mem_rdata: Signal<In, Bits<32>>,
+}
+impl Logic for Cpu {
+    fn update(&mut self) {
+        unimplemented!("the processor is simulated in Verilator");
+    }
+    fn connect(&mut self) {
+        self.trap.connect();
+        self.mem_valid.connect();
+        self.mem_addr.connect();
+        self.mem_wdata.connect();
+        self.mem_wstrb.connect();
+    }
+    fn hdl(&self) -> Verilog {
+        BlackBox::new("soft_core_cpu").source(WRAPPER).instance(self)
+    }
+}
+
+/// Core and RAM. See the module.
+#[derive(LogicBlock, Default)]
+pub struct SoftCore {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Holds the core in reset; the RAM works.
+    pub hold: Signal<In, Bit>,
+    /// The image, while held: a word address.
+    pub load_we: Signal<In, Bit>,
+    pub load_addr: Signal<In, Bits<WORDS>>,
+    pub load_data: Signal<In, Bits<32>>,
+    /// An access to the registers, at a byte offset from `mmio::BASE`; stays until `io_done`, which brings `io_rdata`.
+    pub io_valid: Signal<Out, Bit>,
+    pub io_addr: Signal<Out, Bits<13>>,
+    pub io_write: Signal<Out, Bit>,
+    pub io_wdata: Signal<Out, Bits<32>>,
+    pub io_done: Signal<In, Bit>,
+    pub io_rdata: Signal<In, Bits<32>>,
+    /// The mailbox's door to the RAM; goes before the core. One cycle from `ram_re` to `ram_rdata`.
+    pub ram_re: Signal<In, Bit>,
+    pub ram_we: Signal<In, Bit>,
+    pub ram_addr: Signal<In, Bits<WORDS>>,
+    pub ram_wdata: Signal<In, Bits<32>>,
+    pub ram_rdata: Signal<Out, Bits<32>>,
+    /// The core met an instruction or address that does not exist and stands still.
+    pub trap: Signal<Out, Bit>,
+
+    cpu: Cpu,
+    ram: RamBe<32, WORDS, 4>,
+    answered: Reg<Bit>,
+    was_io: DFF<Bit>,
+    io_value: DFF<Bits<32>>,
+}
+
+impl Logic for SoftCore {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, answered);
+        dff_setup!(self, clock, was_io, io_value);
+        clock!(self, clock, ram);
+        self.cpu.clk.next = self.clock.val();
+        self.cpu.resetn.next = !self.rst.val() && !self.hold.val();
+        self.trap.next = self.cpu.trap.val();
+
+        let address = self.cpu.mem_addr.val();
+        let strobe = self.cpu.mem_wstrb.val();
+        let asks = self.cpu.mem_valid.val() && !self.answered.q.val();
+        let is_io = address.get_bits::<4>(28) == elab!((mmio::BASE >> 28) as u64);
+        let foreign = self.load_we.val() || self.ram_re.val() || self.ram_we.val();
+        let ram_turn = asks && !is_io && !foreign;
+        self.answered.d.next = ram_turn || (asks && is_io && self.io_done.val());
+        self.was_io.d.next = is_io;
+        if asks && is_io {
+            self.io_value.d.next = self.io_rdata.val();
+        }
+        self.cpu.mem_ready.next = self.answered.q.val();
+        self.cpu.mem_rdata.next = if self.was_io.q.val() { self.io_value.q.val() } else { self.ram.rdata.val() };
+        self.io_valid.next = asks && is_io;
+        self.io_addr.next = address.get_bits::<13>(0);
+        self.io_write.next = strobe.any();
+        self.io_wdata.next = self.cpu.mem_wdata.val();
+
+        let word = address.get_bits::<WORDS>(2);
+        let all: Bits<4> = 0xf.into();
+        self.ram.we.next = if self.load_we.val() || self.ram_we.val() {
+            all
+        } else if ram_turn {
+            strobe
+        } else {
+            0.into()
+        };
+        self.ram.waddr.next = if self.load_we.val() {
+            self.load_addr.val()
+        } else if self.ram_we.val() {
+            self.ram_addr.val()
+        } else {
+            word
+        };
+        self.ram.wdata.next = if self.load_we.val() {
+            self.load_data.val()
+        } else if self.ram_we.val() {
+            self.ram_wdata.val()
+        } else {
+            self.cpu.mem_wdata.val()
+        };
+        self.ram.re.next = self.ram_re.val() || (ram_turn && !strobe.any());
+        self.ram.raddr.next = if self.ram_re.val() { self.ram_addr.val() } else { word };
+        self.ram_rdata.next = self.ram.rdata.val();
+    }
+}
