@@ -335,59 +335,30 @@ impl<const W: usize> Logic for Mailbox<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::testing::HostMemory;
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
     use std::collections::HashMap;
-    use verilate::{
-        Model, Options,
-        bench::{self, Actor, Stall},
-        bits as raw,
-    };
+    use verilate::{Model, Options, bench};
 
-    /// Host memory and soft-core RAM around a mailbox.
+    /// Host memory, soft-core RAM and MTT around a mailbox.
     struct World {
         m: Model,
-        read: bench::Sink,
-        write: bench::Sink,
-        host: HashMap<u64, u8>,
+        host: HostMemory,
         ram: Vec<u32>,
         mtt: HashMap<u64, u64>,
-        /// Pieces of answers on their way, and when they may come.
-        pieces: Vec<(u64, DmaData, Vec<u8>)>,
         rng: ChaCha8Rng,
-        fail: bool,
     }
 
     impl World {
         fn new<const W: usize>(seed: u64) -> Self {
             let mut m = Model::of(Mailbox::<W>::default, Options::default()).unwrap();
             m.reset();
-            let read = bench::Sink::new(&m, "read", Stall::Random, seed);
-            let write = bench::Sink::new(&m, "write", Stall::Random, seed + 1);
-            Self {
-                m,
-                read,
-                write,
-                host: HashMap::new(),
-                ram: vec![0; 1 << 14],
-                mtt: HashMap::new(),
-                pieces: vec![],
-                rng: ChaCha8Rng::seed_from_u64(seed),
-                fail: false,
-            }
+            let host = HostMemory::new(&m, seed);
+            Self { m, host, ram: vec![0; 1 << 14], mtt: HashMap::new(), rng: ChaCha8Rng::seed_from_u64(seed) }
         }
 
         fn cycle(&mut self) {
-            let width = self.m.width("beat") / 8;
-            let now = self.m.cycle();
-            let ready: Vec<_> = (0..self.pieces.len()).filter(|i| self.pieces[*i].0 <= now).collect();
-            self.m.set("data_valid", 0);
-            if !ready.is_empty() && self.rng.random_bool(0.8) {
-                let (_, data, bytes) = self.pieces.swap_remove(ready[self.rng.random_range(0..ready.len())]);
-                self.m.set_bytes("data", &raw::of(data));
-                self.m.set_bytes("beat", &bytes);
-                self.m.set("data_valid", 1);
-            }
             let word = self.m.bit("ram_re").then(|| self.ram[self.m.get("ram_addr") as usize]);
             if self.m.bit("ram_we") {
                 self.ram[self.m.get("ram_addr") as usize] = self.m.get("ram_wdata") as u32;
@@ -395,36 +366,13 @@ mod tests {
             if self.m.bit("mtt_we") {
                 self.mtt.insert(self.m.get("mtt_addr"), self.m.get("mtt_frame"));
             }
-            bench::cycle(&mut self.m, &mut [&mut self.read as &mut dyn Actor, &mut self.write]);
+            bench::cycle(&mut self.m, &mut [&mut self.host]);
             self.m.set("dma_go", 0);
             self.m.set("list_go", 0);
             if let Some(word) = word {
                 self.m.set("ram_rdata", word as u64);
             }
             self.m.eval();
-            while let Some(r) = self.read.pop() {
-                let (mut at, end) = (r.get("iova"), r.get("iova") + r.get("len"));
-                assert!(r.get("len") <= BUFFER as u64);
-                while at < end {
-                    let n = (end - at).min(width as u64 - at % width as u64);
-                    let mut bytes: Vec<u8> = (at..at + n).map(|a| self.host.get(&a).copied().unwrap_or(0)).collect();
-                    bytes.resize(width, 0xee);
-                    let data = DmaData {
-                        tag: 0.into(),
-                        dest: bits::<20>(r.get("dest") + at - r.get("iova")),
-                        bytes: bits::<7>(n),
-                        error: self.fail,
-                    };
-                    self.pieces.push((now + self.rng.random_range(1..60), data, bytes));
-                    at += n;
-                }
-            }
-            while let Some(w) = self.write.pop() {
-                assert!(w.get("is_inline") == 1 && (1..=32).contains(&w.get("len")));
-                for (i, byte) in w.bytes("data.data")[..w.get("len") as usize].iter().enumerate() {
-                    self.host.insert(w.get("iova") + i as u64, *byte);
-                }
-            }
         }
 
         fn until_idle(&mut self, busy: &str) -> u64 {
@@ -456,7 +404,7 @@ mod tests {
             let host = (w.rng.random_range(0u64..1 << 50)) & !3;
             let local = 4 * w.rng.random_range(0..(65536 - bytes) / 4);
             let content: Vec<u8> = (0..bytes).map(|_| w.rng.random_range(0..=255)).collect();
-            (0..bytes).for_each(|i| { w.host.insert(host + i, content[i as usize])); };
+            w.host.put(host, &content);
             w.copy(host, local, bytes, false);
             let ram: Vec<u8> =
                 w.ram[local as usize / 4..][..bytes as usize / 4].iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -464,10 +412,10 @@ mod tests {
             let other = host ^ 1 << 40;
             w.copy(other, local, bytes, true);
             (0..32).for_each(|_| w.cycle());
-            (0..bytes).for_each(|i| assert_eq!(w.host[&(other + i)], content[i as usize]));
+            assert_eq!(w.host.get(other, bytes as usize), content);
             assert!(!w.m.bit("dma_failed"));
         }
-        w.fail = true;
+        w.host.fail = true;
         w.copy(0x1000, 0, 64, false);
         assert!(w.m.bit("dma_failed"));
     }
@@ -494,10 +442,7 @@ mod tests {
             let list = 0x77_0000_0000 + 8 * count;
             let pages: Vec<u64> = (0..count).map(|_| w.rng.random_range(0u64..1 << (48 - shift)) << shift).collect();
             for (i, page) in pages.iter().enumerate() {
-                page.to_le_bytes()
-                    .iter()
-                    .enumerate()
-                    .for_each(|(k, b)| { w.host.insert(list + 8 * i as u64 + k as u64, *b)); };
+                w.host.put(list + 8 * i as u64, &page.to_le_bytes());
             }
             w.mtt.clear();
             let cycles = load(&mut w, list, 1000, shift, count);
@@ -508,11 +453,11 @@ mod tests {
         }
         // One address within a page; one that is too high.
         for bad in [0x1800u64, 1 << 48] {
-            bad.to_le_bytes().iter().enumerate().for_each(|(k, b)| { w.host.insert(0x100 + k as u64, *b)); };
+            w.host.put(0x100, &bad.to_le_bytes());
             load(&mut w, 0x100, 0, 12, 1);
             assert!(w.m.bit("list_bad") && !w.m.bit("list_failed"));
         }
-        w.fail = true;
+        w.host.fail = true;
         load(&mut w, 0x100, 0, 12, 3);
         assert!(w.m.bit("list_failed"));
     }

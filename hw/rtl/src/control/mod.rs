@@ -8,3 +8,5 @@ pub mod registers;
 pub mod reset;
 pub mod soft_core;
 pub mod table_bus;
+#[cfg(test)]
+mod testing;

@@ -238,3 +238,268 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.mtt_frame.next = self.mailbox.mtt_frame.val();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::table_bus::door;
+    use super::*;
+    use crate::control::testing::HostMemory;
+    use abi::{
+        Field, bar,
+        cmd::{ANSWER, SLOT, answer, attr, create_cq, create_eq, create_mr, create_qp, head, modify_qp, op, set_gid},
+        table::{id, mtt, qp_state, qp_state_row},
+    };
+    use std::collections::BTreeMap;
+    use verilate::{Model, Options, bench, bits as raw, firmware_image, picorv32_source};
+
+    const RING: u64 = 0x7_0000_0000;
+    const LOG2: u64 = 6;
+
+    /// The control plane with its firmware; engines and host memory are modelled.
+    struct World {
+        m: Model,
+        host: HostMemory,
+        /// Rows as written, by table and index, and how often each door took one.
+        rows: BTreeMap<(u8, u64), Vec<u8>>,
+        taken: [u64; DOORS],
+        answer: Option<usize>,
+        mtt: BTreeMap<u64, u64>,
+        produced: u64,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let identity = Identity {
+                build_hash: 1,
+                width: 512,
+                mhz: 250,
+                limits: 10 | 10 << 8 | 10 << 16 | 5 << 24,
+                limits2: 18 | 4 << 8 | 7 << 16 | 4 << 24,
+            };
+            let sources = vec![picorv32_source().unwrap()];
+            let mut m =
+                Model::of(|| ControlPlane::<512>::new(identity), Options { sources, ..Options::default() }).unwrap();
+            m.reset();
+            m.set("link_up", 1);
+            m.set("event.ready", 1);
+            m.set("idle", 1);
+            let host = HostMemory::new(&m, 1);
+            let rows = BTreeMap::new();
+            Self { m, host, rows, taken: [0; DOORS], answer: None, mtt: BTreeMap::new(), produced: 0 }
+        }
+
+        fn cycle(&mut self) {
+            let m = &mut self.m;
+            for i in 0..DOORS {
+                m.set(&*format!("table[{i}].ready"), 1);
+                m.set(&*format!("table[{i}].rvalid"), (self.answer == Some(i)) as u64);
+            }
+            if let Some(i) = self.answer.take() {
+                let key = (m.get(&*format!("table[{i}].req.table")) as u8, m.get(&*format!("table[{i}].req.index")));
+                let row = self.rows.get(&key).cloned().unwrap_or(vec![0; 64]);
+                m.set_bytes(&*format!("table[{i}].rdata"), &row);
+            }
+            m.eval();
+            for i in 0..DOORS {
+                if !m.bit(&*format!("table[{i}].valid")) {
+                    continue;
+                }
+                self.taken[i] += 1;
+                let name = |field: &str| format!("table[{i}].req.{field}");
+                if m.bit(&*name("write")) {
+                    let key = (m.get(&*name("table")) as u8, m.get(&*name("index")));
+                    self.rows.insert(key, m.get_bytes(&*name("row")));
+                } else {
+                    self.answer = Some(i);
+                }
+            }
+            if m.bit("mtt_we") {
+                self.mtt.insert(m.get("mtt_addr"), m.get("mtt_frame"));
+            }
+            bench::cycle(m, &mut [&mut self.host]);
+            m.eval();
+        }
+
+        fn access(&mut self, offset: usize, wide: bool, write: Option<u64>) -> u64 {
+            let access = BarAccess {
+                offset: bits::<24>(offset as u64),
+                write: write.is_some(),
+                wide,
+                data: write.unwrap_or(0).into(),
+            };
+            self.m.set_bytes("bar.data", &raw::of(access));
+            self.m.set("bar.valid", 1);
+            self.m.eval();
+            while !self.m.bit("bar.ready") {
+                self.cycle();
+            }
+            self.cycle();
+            self.m.set("bar.valid", 0);
+            self.m.eval();
+            if write.is_some() {
+                return 0;
+            }
+            for _ in 0..8 {
+                if self.m.bit("rvalid") {
+                    return self.m.get("rdata");
+                }
+                self.cycle();
+            }
+            panic!("no answer to a read of {offset:#x}");
+        }
+
+        fn read(&mut self, offset: usize) -> u64 {
+            self.access(offset, false, None)
+        }
+
+        fn write(&mut self, offset: usize, value: u64) {
+            self.access(offset, false, Some(value));
+        }
+
+        fn until(&mut self, offset: usize, value: u64, limit: u64) -> u64 {
+            let start = self.m.cycle();
+            while self.read(offset) != value {
+                (0..20).for_each(|_| self.cycle());
+                if self.m.cycle() - start > limit {
+                    let log: Vec<u8> = (0..bar::FW_LOG_BYTES)
+                        .step_by(4)
+                        .flat_map(|i| (self.read(bar::FW_LOG + i) as u32).to_le_bytes())
+                        .collect();
+                    panic!("{offset:#x} does not become {value}; log: {}", String::from_utf8_lossy(&log));
+                }
+            }
+            self.m.cycle() - start
+        }
+
+        fn set_up_ring(&mut self) {
+            self.access(bar::CMD_BASE, true, Some(RING));
+            self.write(bar::CMD_LOG2, LOG2);
+            self.produced = 0;
+        }
+
+        /// Executes commands, as many at a time as the ring holds; their answers and the cycles they took.
+        fn execute(&mut self, commands: &[[u8; 64]]) -> (Vec<Vec<u8>>, u64) {
+            let (mut answers, mut cycles) = (vec![], 0);
+            for batch in commands.chunks(1 << LOG2) {
+                let slot = |i: usize| RING + (self.produced + i as u64) % (1 << LOG2) * SLOT as u64;
+                let slots: Vec<_> = (0..batch.len()).map(slot).collect();
+                (0..batch.len()).for_each(|i| self.host.put(slots[i], &batch[i]));
+                self.produced += batch.len() as u64;
+                self.write(bar::CMD_PRODUCER, self.produced);
+                cycles += self.until(bar::CMD_CONSUMER, self.produced, 30_000 * batch.len() as u64);
+                (0..60).for_each(|_| self.cycle());
+                answers.extend(slots.iter().map(|slot| self.host.get(slot + ANSWER as u64, 64)));
+            }
+            (answers, cycles)
+        }
+    }
+
+    fn command(opcode: u8, fields: &[(Field, u64)]) -> [u8; 64] {
+        let mut c = [0; 64];
+        head::OPCODE.set(&mut c, opcode.into());
+        head::OWNER.set(&mut c, 1);
+        fields.iter().for_each(|(f, v)| f.set(&mut c, *v));
+        c
+    }
+
+    #[test]
+    fn the_firmware_serves_the_host() {
+        let image = std::fs::read(firmware_image().unwrap()).unwrap();
+        let mut w = World::new();
+        assert_eq!((w.read(bar::MAGIC), w.read(bar::READY)), (bar::MAGIC_VALUE as u64, 0));
+        w.write(bar::FW_CONTROL, 1);
+        w.write(bar::FW_ADDRESS, 0);
+        for word in image.chunks(4) {
+            let mut bytes = [0; 4];
+            bytes[..word.len()].copy_from_slice(word);
+            w.write(bar::FW_DATA, u32::from_le_bytes(bytes).into());
+        }
+        w.write(bar::FW_CONTROL, 0);
+        println!("ready after {} cycles", w.until(bar::READY, 1, 1_000_000));
+        assert!(w.read(bar::FW_VERSION) != 0 && w.read(bar::HEALTH) == 1);
+        w.set_up_ring();
+
+        // An object of each kind, and a region whose pages come as a list.
+        let list = 0x9000_0000;
+        (0..700).for_each(|i| w.host.put(list + 8 * i, &(0x1_0000_0000 + 0x1000 * (i * 7)).to_le_bytes()));
+        let region = [
+            (create_mr::PD, 0),
+            (create_mr::ACCESS, 7),
+            (create_mr::PAGE_SHIFT, 12),
+            (create_mr::VA, 0x5000_0000),
+            (create_mr::LENGTH, 700 * 4096),
+            (create_mr::PAGES, list),
+        ];
+        let gid = [(set_gid::VALID, 1), (set_gid::MAC, 2), (set_gid::IP_LOW, 0x0100_000a)];
+        let (answers, _) = w.execute(&[
+            command(op::CREATE_PD, &[]),
+            command(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]),
+            command(op::CREATE_CQ, &[(create_cq::BASE, 0x2000), (create_cq::LOG2_ENTRIES, 10)]),
+            command(op::SET_GID, &gid),
+            command(op::CREATE_MR, &region),
+            command(99, &[]),
+        ]);
+        let results: Vec<_> = answers.iter().map(|a| (answer::RESULT.get(a), answer::FIELD.get(a))).collect();
+        assert_eq!(results, [(0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (1, 0)]);
+        assert_eq!(w.mtt.len(), 700);
+        let first = *w.mtt.keys().next().unwrap();
+        (0..700).for_each(|i| assert_eq!(w.mtt[&(first + i)], (0x1_0000_0000u64 + 0x1000 * (i * 7)) >> 12));
+        assert_eq!(mtt::FRAME.bits, 36);
+        assert!(w.taken[door::COMPLETION] > 0 && w.taken[door::EVENT] > 0 && w.taken[door::MMU] > 0);
+
+        // Queue pairs to RTS.
+        let pairs = verilate::scale(16) as u64;
+        let to = |n: u64, state: u8, mask: u32, fields: &[(Field, u64)]| {
+            let fixed =
+                [(head::NUMBER, n), (modify_qp::MASK, (mask | attr::STATE).into()), (modify_qp::STATE, state.into())];
+            command(op::MODIFY_QP, &[&fixed, fields].concat())
+        };
+        let create = [
+            (create_qp::SQ_LOG2, 4),
+            (create_qp::RQ_LOG2, 4),
+            (create_qp::SQ_BASE, 0x4000),
+            (create_qp::RQ_BASE, 0x8000),
+        ];
+        let (answers, created) = w.execute(&vec![command(op::CREATE_QP, &create); pairs as usize]);
+        let numbers: Vec<_> = answers.iter().map(|a| answer::NUMBER.get(a)).collect();
+        let peer = [
+            (modify_qp::PATH_MTU, 3),
+            (modify_qp::DEST_QPN, 5),
+            (modify_qp::MIN_RNR_TIMER, 1),
+            (modify_qp::MAX_DEST_READS, 4),
+            (modify_qp::DMAC, 0x0200_0000_0002),
+            (modify_qp::SPORT, 0xc000),
+            (modify_qp::HOP_LIMIT, 64),
+            (modify_qp::DIP_LOW, 0x0200_000a),
+        ];
+        let rtr =
+            attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
+        let rts = attr::SQ_PSN | attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+        let init = attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
+        let mut moves = vec![];
+        for n in &numbers {
+            moves.push(to(*n, qp_state::INIT, init, &[(modify_qp::PORT, 1), (modify_qp::ACCESS, 6)]));
+            moves.push(to(*n, qp_state::RTR, rtr, &peer));
+            moves.push(to(*n, qp_state::RTS, rts, &[(modify_qp::RETRY_CNT, 7), (modify_qp::TIMEOUT, 14)]));
+        }
+        let (answers, moved) = w.execute(&moves);
+        for (i, a) in answers.iter().enumerate() {
+            assert_eq!((answer::RESULT.get(a), answer::FIELD.get(a)), (0, 0), "move {i}");
+        }
+        for n in &numbers {
+            assert_eq!(qp_state_row::STATE.get(&w.rows[&(id::QP_STATE, *n)]), qp_state::RTS as u64);
+        }
+        let each = (created + moved) / (4 * pairs);
+        println!("{pairs} queue pairs: {each} cycles a command");
+        assert!(each < 4800, "256 queue pairs take more than 20 ms");
+
+        // A reset of the device: the firmware starts again by itself, and knows nothing.
+        w.write(bar::RESET, 1);
+        w.until(bar::RESET, 0, 1000);
+        w.until(bar::READY, 1, 1_000_000);
+        assert_eq!(w.read(bar::CMD_CONSUMER), 0);
+        w.set_up_ring();
+        let (answers, _) = w.execute(&[command(op::CREATE_PD, &[])]);
+        assert_eq!(answer::RESULT.get(&answers[0]), 0);
+    }
+}

@@ -95,7 +95,7 @@ pub struct SoftCore {
     pub trap: Signal<Out, Bit>,
 
     cpu: Cpu,
-    ram: RamBe<32, WORDS, 4>,
+    memory: RamBe<32, WORDS, 4>,
     answered: Reg<Bit>,
     was_io: DFF<Bit>,
     io_value: DFF<Bits<32>>,
@@ -106,7 +106,7 @@ impl Logic for SoftCore {
     fn update(&mut self) {
         regs!(self, clock, rst, answered);
         dff_setup!(self, clock, was_io, io_value);
-        clock!(self, clock, ram);
+        clock!(self, clock, memory);
         self.cpu.clk.next = self.clock.val();
         self.cpu.resetn.next = !self.rst.val() && !self.hold.val();
         self.trap.next = self.cpu.trap.val();
@@ -123,7 +123,7 @@ impl Logic for SoftCore {
             self.io_value.d.next = self.io_rdata.val();
         }
         self.cpu.mem_ready.next = self.answered.q.val();
-        self.cpu.mem_rdata.next = if self.was_io.q.val() { self.io_value.q.val() } else { self.ram.rdata.val() };
+        self.cpu.mem_rdata.next = if self.was_io.q.val() { self.io_value.q.val() } else { self.memory.rdata.val() };
         self.io_valid.next = asks && is_io;
         self.io_addr.next = address.get_bits::<13>(0);
         self.io_write.next = strobe.any();
@@ -131,29 +131,29 @@ impl Logic for SoftCore {
 
         let word = address.get_bits::<WORDS>(2);
         let all: Bits<4> = 0xf.into();
-        self.ram.we.next = if self.load_we.val() || self.ram_we.val() {
+        self.memory.we.next = if self.load_we.val() || self.ram_we.val() {
             all
         } else if ram_turn {
             strobe
         } else {
             0.into()
         };
-        self.ram.waddr.next = if self.load_we.val() {
+        self.memory.waddr.next = if self.load_we.val() {
             self.load_addr.val()
         } else if self.ram_we.val() {
             self.ram_addr.val()
         } else {
             word
         };
-        self.ram.wdata.next = if self.load_we.val() {
+        self.memory.wdata.next = if self.load_we.val() {
             self.load_data.val()
         } else if self.ram_we.val() {
             self.ram_wdata.val()
         } else {
             self.cpu.mem_wdata.val()
         };
-        self.ram.re.next = self.ram_re.val() || (ram_turn && !strobe.any());
-        self.ram.raddr.next = if self.ram_re.val() { self.ram_addr.val() } else { word };
-        self.ram_rdata.next = self.ram.rdata.val();
+        self.memory.re.next = self.ram_re.val() || (ram_turn && !strobe.any());
+        self.memory.raddr.next = if self.ram_re.val() { self.ram_addr.val() } else { word };
+        self.ram_rdata.next = self.memory.rdata.val();
     }
 }

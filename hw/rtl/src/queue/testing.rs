@@ -2,12 +2,7 @@
 
 use crate::msg::TableReq;
 use hdl::prelude::*;
-use verilate::{Model, Options, bits};
-
-/// How tests of this room build their blocks.
-pub fn options() -> Options {
-    Options::default()
-}
+use verilate::{Model, bits};
 
 /// One access of `table`, with no other actor; the answer of a read.
 fn access(m: &mut Model, table: u8, index: usize, row: Option<&[u8; 64]>) -> [u8; 64] {
