@@ -13,7 +13,7 @@ mod start;
 /// Called by `start` once memory is ready.
 fn run(plane: &mut plane::Plane, mailbox: &mut plane::Mailbox) -> ! {
     let mut device = device::Device::new();
-    plane.start(&device);
+    plane.start(&mut device);
     mailbox.start(&mut device);
     device.announce(plane::VERSION);
     loop {

@@ -22,6 +22,7 @@ pub mod words;
 use abi::{
     Field,
     cmd::{answer, device, head, op, result},
+    table,
 };
 use numbers::Numbers;
 use objects::{Gid, Objects};
@@ -32,6 +33,8 @@ use words::{Block, get, put, put_wide};
 
 /// Version of the firmware, as in `bar::FW_VERSION`.
 pub const VERSION: u32 = 0x0001_0000;
+/// Station address until the driver sets one, first wire byte lowest: 02:46:52:43:45:00, locally administered.
+pub const DEFAULT_MAC: u64 = 0x0045_4352_4602;
 /// Most queue pairs.
 pub const QPS: usize = 256;
 /// Most completion queues.
@@ -182,8 +185,8 @@ impl Plane {
         }
     }
 
-    /// Takes over a device fresh from reset. The station address stays none until the driver sets it.
-    pub fn start(&mut self, hw: &impl Hardware) {
+    /// Takes over a device fresh from reset.
+    pub fn start(&mut self, hw: &mut impl Hardware) {
         let [a, b] = hw.limits();
         let (qps, qps_log2) = limit(a, 0, QPS as u32);
         let (cqs, cqs_log2) = limit(a, 1, CQS as u32);
@@ -198,6 +201,9 @@ impl Plane {
         self.qp_numbers.take(0);
         self.qp_numbers.take(1);
         self.key_numbers.take(0);
+        let mut row = [0; 2];
+        put_wide(&mut row, table::port::MAC, DEFAULT_MAC);
+        hw.commit(table::id::PORT, 0, &row);
     }
 
     /// Executes a command. The answer is zero before, and lacks its phase only.

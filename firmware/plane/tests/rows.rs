@@ -231,6 +231,8 @@ fn regions_by_pages_and_in_one_piece() {
 #[test]
 fn addresses_of_the_port() {
     let mut b = Bench::new();
+    let row0 = b.fake.rows[&(id::PORT, 0)];
+    assert_eq!(row0[..8], [0x02, 0x46, 0x52, 0x43, 0x45, 0, 0, 0], "before the driver sets it");
     b.ok(gid6(3));
     let want = [
         (gid::VALID, 1),

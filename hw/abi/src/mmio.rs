@@ -49,7 +49,8 @@ registers! {
     RESET = 0x038, 4, Ro;
     /// First word of the row window: the row to be written, or that was read. Its 16 words end at 0x80.
     ROW = 0x040, 4, Rw;
-    /// Starts a table access: bits 3:0 table, bit 4 write, bits 31:8 row.
+    /// Starts a table access: bits 3:0 table, bit 4 write, bits 7:5 the part of a QP's row that is read (QP_SEND: 0
+    /// requester, 1 completer, 2 ring; QP_RECV: 0 responder, 1 respond, 2 ring), bits 31:8 row.
     TABLE_GO = 0x080, 4, Rw;
     /// Host address of a DMA transfer, aligned to 4.
     DMA_HOST = 0x088, 8, Rw;

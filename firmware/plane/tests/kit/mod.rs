@@ -166,7 +166,7 @@ impl Bench {
     pub fn on(mut fake: Fake) -> Self {
         let mut plane = Box::new(Plane::new());
         let mut mailbox = Mailbox::new();
-        plane.start(&fake);
+        plane.start(&mut fake);
         mailbox.start(&mut fake);
         fake.acts.clear();
         Bench { plane, mailbox, fake }
