@@ -139,7 +139,7 @@ fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     let udp = ip + header;
     let udp_len = word(frame, udp + 4);
     let ip_len = if ip4 { word(frame, ip + 2) } else { word(frame, ip + 4) + 40 };
-    if ip + ip_len > size || udp_len + header != ip_len || udp_len < 24 || udp_len % 4 != 0 {
+    if ip + ip_len > size || udp_len + header != ip_len || udp_len < 24 || !udp_len.is_multiple_of(4) {
         return Verdict::Drop(RX_MALFORMED);
     }
     if word(frame, udp + 6) != 0 && udp_sum(frame) != 0xffff {
@@ -194,8 +194,7 @@ fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
 
 /// Builds the block and writes its rows.
 fn build<const W: usize>(buffer: usize) -> Model {
-    let options =
-        Options { name: Some(format!("Ingress{W}")), waive: vec!["WIDTHEXPAND", "WIDTHTRUNC"], ..Options::default() };
+    let options = Options { name: Some(format!("Ingress{W}")), ..Options::default() };
     Model::of(|| Ingress::<W>::new(buffer), options).unwrap()
 }
 
