@@ -386,4 +386,4 @@ impl Logic for Mmio {
     }
 }
 
-const _: () = assert!(mmio::ROW % 64 == 0 && mmio::LOG == 0x1000 && mmio::ROW_WORDS == 16);
+const _: () = assert!(mmio::ROW.is_multiple_of(64) && mmio::LOG == 0x1000 && mmio::ROW_WORDS == 16);

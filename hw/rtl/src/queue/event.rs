@@ -537,7 +537,7 @@ mod tests {
     use abi::queue::eqe;
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, btree_map::Entry};
     use verilate::{
         Model, Options,
         bench::{self, Actor, Beat, Stall},
@@ -651,9 +651,9 @@ mod tests {
                 let number = rng.random_range(0..64);
                 let kind = if rng.random_bool(0.7) { event::COMPLETION } else { event::QP_ERROR };
                 let eqn = if kind == event::COMPLETION { number as usize % EQS } else { 0 };
-                if !waiting.contains_key(&(kind.into(), number)) {
+                if let Entry::Vacant(place) = waiting.entry((kind.into(), number)) {
                     let value = rng.random_range(0..256);
-                    waiting.insert((kind.into(), number), value);
+                    place.insert(value);
                     sources[rng.random_range(0..REPORTERS)].send(event(eqn, kind, number, value));
                     sent += 1;
                     idle = 0;
