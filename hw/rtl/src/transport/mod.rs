@@ -3,15 +3,19 @@
 mod commit;
 mod dispatch;
 pub mod opcode;
+mod respond;
 mod responder;
 mod responder_rules;
 pub mod sge;
 
 pub use commit::Commit;
 pub use dispatch::Dispatch;
+pub use respond::Respond;
 pub use responder::Responder;
 
 #[cfg(test)]
 mod kit;
+#[cfg(test)]
+mod respond_tests;
 #[cfg(test)]
 mod responder_tests;

@@ -1,0 +1,444 @@
+//! The response engine against a plain reference, which sees the same messages go in and says what must come out next.
+
+use super::kit::*;
+use super::respond::Respond;
+use crate::msg::*;
+use abi::{
+    status::{cause, counter},
+    table::{id, qp_recv, qp_state},
+    wire::op,
+};
+use hdl::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, VecDeque};
+use verilate::{
+    Model,
+    bench::{self, Actor, Sink, Source, Stall},
+};
+
+const QPS: usize = 64;
+const M24: u64 = 0xff_ffff;
+
+/// What a QP owes, in plain numbers.
+#[derive(Clone, Debug, Default)]
+struct Reference {
+    mtu: u64,
+    /// READ responses under way: slot, next packet, begun, asked for again.
+    reads: VecDeque<(usize, u64, bool, bool)>,
+    resources: [(u64, u64, u64, u64, u64); 16],
+    ack: Option<(u64, u64, u64)>,
+    silent: bool,
+    answered: u64,
+    dropped: u64,
+}
+
+impl Reference {
+    fn go(&mut self, r: &Reply) {
+        let (psn, slot) = (r.psn.to_u64(), r.slot.to_u64() as usize);
+        if self.silent {
+            return;
+        }
+        if r.read {
+            let goes_on = self.reads.back().is_some_and(|b| (b.0 + 1) % 16 == slot) && self.reads.len() < 16;
+            let fresh = || self.reads.iter().filter(|r| !r.3).count() as u64;
+            if !goes_on || r.again {
+                self.dropped += fresh();
+                self.reads.iter_mut().for_each(|r| r.3 = true);
+            }
+            if !goes_on {
+                self.reads.clear();
+            }
+            let (start, ..) = self.resources[slot];
+            let at = if goes_on { 0 } else { psn.wrapping_sub(start) & M24 };
+            self.reads.push_back((slot, at, false, r.again));
+            if !r.again {
+                self.ack = None;
+            }
+        } else if self.ack.is_none_or(|(old, ..)| psn.wrapping_sub(old) & M24 < 1 << 23) {
+            self.ack = Some((psn, r.msn.to_u64(), r.syndrome.to_u64()));
+        }
+    }
+    fn fault(&mut self, psn: u64) {
+        self.reads.clear();
+        self.ack = Some((psn, self.ack.map_or(0, |a| a.1), 0x62));
+        self.silent = true;
+    }
+    /// The frame that must come next: opcode, PSN, payload, address, key, syndrome, MSN.
+    fn next(&mut self) -> Option<(u8, u64, u64, u64, u64, u64, u64)> {
+        if let Some(&mut (slot, ref mut at, ref mut begun, again)) = self.reads.front_mut() {
+            let (psn, va, key, length, msn) = self.resources[slot];
+            let before = *at * self.mtu;
+            let n = (length - before).min(self.mtu);
+            let ends = before + n == length;
+            let opcode = match (*begun, ends) {
+                (false, false) => op::READ_RESPONSE_FIRST,
+                (true, false) => op::READ_RESPONSE_MIDDLE,
+                (true, true) => op::READ_RESPONSE_LAST,
+                (false, true) => op::READ_RESPONSE_ONLY,
+            };
+            let frame = (opcode, (psn + *at) & M24, n, va + before, key, 0x1f, msn);
+            (*at, *begun) = (*at + 1, true);
+            if ends {
+                self.answered += !again as u64;
+                self.reads.pop_front();
+            }
+            return Some(frame);
+        }
+        self.ack.take().map(|(psn, msn, syndrome)| (op::ACK, psn, 0, 0, 0, syndrome, msn))
+    }
+}
+
+struct Around {
+    view: ReadPort<[u64; 1]>,
+    res: ReadPort<[u64; 1]>,
+    qps: Vec<Reference>,
+    rng: ChaCha8Rng,
+    /// The transmit ring: QPs of frames before they have a number, and those in it.
+    coming: VecDeque<u64>,
+    ring: VecDeque<u64>,
+    queued: u16,
+    gone: u16,
+    performed: u16,
+    fresh: [bool; 2],
+    counts: BTreeMap<usize, u64>,
+    frames: u64,
+    quick: u64,
+    drain: bool,
+    ticket: u16,
+}
+
+impl Actor for Around {
+    fn drive(&mut self, m: &mut Model) {
+        let qps = &self.qps;
+        self.view.drive(m, |[q]| {
+            let generation = (q + 3) & 0xff;
+            let state = if q == 5 { qp_state::INIT } else { qp_state::RTS } as u64;
+            vec![bytes_of(QpView { state: state.to_bits(), generation: generation.to_bits() })]
+        });
+        self.res.drive(m, |[at]| {
+            let (psn, va, rkey, length, msn) = qps[at as usize / 16].resources[at as usize % 16];
+            vec![bytes_of(ReadResource {
+                psn: psn.to_bits(),
+                msn: msn.to_bits(),
+                va: va.to_bits(),
+                rkey: rkey.to_bits(),
+                length: length.to_bits(),
+            })]
+        });
+        while self.coming.len() > 8 || !self.coming.is_empty() && self.rng.random_bool(0.3) {
+            self.ring.push_back(self.coming.pop_front().unwrap());
+            self.queued = self.queued.wrapping_add(1);
+        }
+        if self.rng.random_bool(0.05) && !self.ring.is_empty() {
+            self.ring.pop_front();
+            self.gone = self.gone.wrapping_add(1);
+        }
+        if self.rng.random_bool(0.1) && self.performed != self.ticket {
+            self.performed = self.performed.wrapping_add(1);
+        }
+        m.set("queued", self.queued as u64);
+        m.set("gone", self.gone as u64);
+        m.set("performed", self.performed as u64);
+    }
+    fn observe(&mut self, m: &Model) {
+        self.view.observe(m);
+        self.res.observe(m);
+        let bits = m.get("count");
+        (0..64).filter(|k| bits >> k & 1 != 0).for_each(|k| *self.counts.entry(k).or_default() += 1);
+        // Frames, when they appear: what is taken in the same cycle came after them.
+        for (i, name) in ["seg", "quick"].into_iter().enumerate() {
+            let valid = m.bit(format!("{name}.valid").as_str());
+            if valid && self.fresh[i] {
+                let data = m.bytes(format!("{name}.data").as_str());
+                let map = if i == 0 { fields_of::<TxSeg>(data) } else { fields_of::<TxHead>(data) };
+                let prefix = if i == 0 { "head." } else { "" };
+                let head = |k: &str| map.get(&format!("{prefix}{k}")).copied().unwrap_or(0) as u64;
+                let seg = |k: &str| if i == 0 { map.get(k).copied().unwrap_or(0) as u64 } else { 0 };
+                let q = head("qpn");
+                let want = self.qps[q as usize].next().unwrap_or_else(|| panic!("QP {q} owes nothing: {map:?}"));
+                // The MSN of a NAK for a fault is that of the latest reply: it says nothing new.
+                let msn = if want.5 == 0x62 { want.6 } else { head("msn") };
+                let got =
+                    (head("opcode") as u8, head("psn"), head("payload"), seg("va"), seg("key"), head("syndrome"), msn);
+                assert_eq!(got, want, "QP {q}, cycle {}", m.cycle());
+                assert_eq!(head("generation"), (q + 3) & 0xff);
+                if i == 0 {
+                    assert_eq!((seg("first"), seg("last"), seg("len")), (1, 1, head("payload")));
+                    let data = want.0 != op::ACK;
+                    assert_eq!((seg("pd"), seg("need")), (0x700 + q, if data { 4 } else { 0 }));
+                    self.coming.push_back(q);
+                } else {
+                    assert!(!self.ring.contains(&q) && !self.coming.contains(&q), "overtakes a READ response");
+                    self.quick += 1;
+                }
+                self.frames += 1;
+            }
+            self.fresh[i] = !valid || m.bit(format!("{name}.ready").as_str());
+        }
+        if m.bit("go.valid") && m.bit("go.ready") {
+            let go = fields_of::<ReplyGo>(m.bytes("go.data"));
+            let get = |k: &str| go.get(k).copied().unwrap_or(0) as u64;
+            let q = get("qpn");
+            if get("generation") == (q + 3) & 0xff && q != 5 {
+                let reply = Reply {
+                    ack: get("reply.ack") != 0,
+                    read: get("reply.read") != 0,
+                    again: get("reply.again") != 0,
+                    psn: get("reply.psn").to_bits(),
+                    msn: get("reply.msn").to_bits(),
+                    syndrome: get("reply.syndrome").to_bits(),
+                    slot: get("reply.slot").to_bits(),
+                };
+                if reply.read {
+                    let waits = (self.performed.wrapping_sub(get("ticket") as u16) as i16) < 0;
+                    assert!(!waits, "a READ before the writes in front of it");
+                }
+                self.qps[q as usize].go(&reply);
+            }
+        }
+        if m.bit("fault.valid") && m.bit("fault.ready") {
+            let fault = fields_of::<TxFault>(m.bytes("fault.data"));
+            let get = |k: &str| fault.get(k).copied().unwrap_or(0) as u64;
+            self.qps[get("qpn") as usize].fault(get("psn"));
+        }
+    }
+    fn done(&self) -> bool {
+        !self.drain || self.qps.iter().all(|q| q.reads.is_empty() && q.ack.is_none())
+    }
+    fn status(&self) -> String {
+        let open: Vec<_> =
+            self.qps.iter().enumerate().filter(|(_, q)| !q.reads.is_empty() || q.ack.is_some()).collect();
+        format!("owed: {open:?}")
+    }
+}
+
+fn model() -> Model {
+    Model::of(Respond::<QPS>::default, options()).unwrap()
+}
+
+fn load(m: &mut Model, q: usize, mtu: u64) {
+    let mut row = [0; 64];
+    put(&mut row, qp_recv::MTU, (mtu / 256).trailing_zeros() as u64 + 1);
+    put(&mut row, qp_recv::LOAD, 1);
+    put(&mut row, qp_recv::PD, 0x700 + q as u64);
+    write_row(m, id::QP_RECV, q as u64, &row);
+}
+
+fn around(m: &Model, qps: Vec<Reference>, seed: u64) -> Around {
+    Around {
+        view: ReadPort::new(m, "view_re", ["view_addr"], &["view"]),
+        res: ReadPort::new(m, "res_re", ["res_addr"], &["res"]),
+        qps,
+        rng: ChaCha8Rng::seed_from_u64(seed),
+        coming: VecDeque::new(),
+        ring: VecDeque::new(),
+        queued: 0xfff0,
+        gone: 0xfff0,
+        performed: 0xff80,
+        fresh: [true; 2],
+        counts: BTreeMap::new(),
+        frames: 0,
+        quick: 0,
+        drain: true,
+        ticket: 0xff80,
+    }
+}
+
+fn push(source: &mut Source, q: u64, reply: Reply, ticket: u16) {
+    let go =
+        ReplyGo { qpn: q.to_bits(), generation: ((q + 3) & 0xff).to_bits(), reply, ticket: (ticket as u64).to_bits() };
+    let mut beat = source.beat();
+    beat.set_bytes("data", &bytes_of(go));
+    source.push(beat);
+}
+
+fn ack(psn: u64, msn: u64, syndrome: u64) -> Reply {
+    Reply {
+        ack: true,
+        psn: (psn & M24).to_bits(),
+        msn: msn.to_bits(),
+        syndrome: syndrome.to_bits(),
+        ..Default::default()
+    }
+}
+
+fn read(psn: u64, slot: u64, again: bool) -> Reply {
+    Reply { read: true, again, psn: (psn & M24).to_bits(), slot: slot.to_bits(), ..Default::default() }
+}
+
+#[test]
+fn random_replies_leave_in_order_of_their_requests() {
+    let mut m = model();
+    for seed in 0..verilate::scale(9) as u64 {
+        let stall = [Stall::Never, Stall::Rate(0.5), Stall::Random][seed as usize % 3];
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        m.reset();
+        let mut qps = vec![Reference::default(); QPS];
+        let mut psns = vec![];
+        for (q, r) in qps.iter_mut().enumerate() {
+            r.mtu = 256 << rng.random_range(0..5);
+            let start = [0, M24 - 10, rng.random::<u64>() & M24][rng.random_range(0..3)];
+            // Sixteen resources, used once each: their PSNs lie behind each other with gaps.
+            let mut psn = start;
+            for slot in &mut r.resources {
+                psn += rng.random_range(0..3);
+                let length = [0, 1, r.mtu, rng.random_range(0..6 * r.mtu)][rng.random_range(0..4)];
+                *slot = (psn & M24, rng.random::<u64>() >> 1, rng.random::<u32>() as u64, length, psn & 0xff);
+                psn += length.div_ceil(r.mtu).max(1);
+            }
+            psns.push((0usize, start));
+            load(&mut m, q, r.mtu);
+        }
+        let active = rng.random_range(1..QPS);
+        let mut a = around(&m, qps.clone(), seed);
+        let mut go = Source::new(&m, "go", stall, seed);
+        let mut fault = Source::new(&m, "fault", Stall::Rate(0.99), seed);
+        let mut seg = Sink::new(&m, "seg", stall, seed + 1);
+        let mut quick = Sink::new(&m, "quick", stall, seed + 2);
+        let mut error = Sink::new(&m, "error", stall, seed + 3);
+        let mut faulty = 0;
+        for _ in 0..1000 {
+            let q = rng.random_range(0..active);
+            let (slot, psn) = &mut psns[q];
+            let r = &qps[q];
+            a.ticket = a.ticket.wrapping_add(rng.random_range(0..2));
+            match rng.random_range(0..10) {
+                0..2 if *slot < 16 => {
+                    let (start, _, _, length, _) = r.resources[*slot];
+                    push(&mut go, q as u64, read(start, *slot as u64, false), a.ticket);
+                    *psn = start + length.div_ceil(r.mtu).max(1);
+                    *slot += 1;
+                }
+                2 if *slot > 0 => {
+                    let from = rng.random_range(0..*slot);
+                    let (start, _, _, length, _) = r.resources[from];
+                    let skip = rng.random_range(0..length.div_ceil(r.mtu).max(1));
+                    push(&mut go, q as u64, read(start + skip, from as u64, true), a.ticket);
+                    // What follows it comes again, or not all of it.
+                    for next in from + 1..*slot {
+                        if rng.random_bool(0.9) {
+                            push(&mut go, q as u64, read(r.resources[next].0, next as u64, true), a.ticket);
+                        }
+                    }
+                }
+                3 => push(&mut go, q as u64, ack(*psn, 1, [0x60, 0x2c][rng.random_range(0..2)]), 0),
+                4 => push(&mut go, q as u64, ack(*psn + M24, 0, 0x1f), 0),
+                _ => {
+                    push(&mut go, q as u64, ack(*psn, *psn & 0xff, 0x1f), 0);
+                    *psn += 1;
+                }
+            }
+        }
+        if seed % 2 == 0 {
+            for q in [1, 2, 1, 5] {
+                let f = TxFault {
+                    qpn: (q as u64).to_bits(),
+                    generation: (q as u64 + 3).to_bits(),
+                    psn: 77u64.to_bits(),
+                    cause: (cause::KEY_BOUNDS as u64).to_bits(),
+                    ..Default::default()
+                };
+                // A stale one, for a QP that does not send, is not tested for its effect: only for being taken.
+                if q < active as u64 as usize && q != 5 && faulty < 2 {
+                    let mut beat = fault.beat();
+                    beat.set_bytes("data", &bytes_of(f));
+                    fault.push(beat);
+                    faulty += 1;
+                }
+            }
+        }
+        error.expect(faulty);
+        bench::run(&mut m, &mut [&mut go, &mut fault, &mut a, &mut seg, &mut quick, &mut error], 400_000);
+        assert_eq!(error.len() as u64, faulty);
+        // READs answered, as the responder sees them.
+        for (q, r) in a.qps.iter().enumerate() {
+            if r.silent {
+                continue;
+            }
+            m.set("reads_addr", q as u64);
+            m.set("reads_re", 1);
+            m.tick();
+            m.tick();
+            assert_eq!(m.get("reads"), (r.answered + r.dropped) & 0xff, "READs answered of QP {q}, seed {seed}");
+        }
+        m.set("reads_re", 0);
+        let naks = a.counts.get(&counter::TX_NAK).copied().unwrap_or(0);
+        println!("seed {seed}: {} frames, {} past the ring, {naks} NAKs", a.frames, a.quick);
+    }
+}
+
+/// Runs replies of one QP to the end and gives back frames, cycles.
+fn run(resources: &[(u64, u64, u64, u64, u64)], replies: &[(u64, Reply)], faults: &[u64]) -> (u64, u64, Around) {
+    let mut m = model();
+    m.reset();
+    let mut qps = vec![Reference { mtu: 1024, ..Default::default() }; QPS];
+    for (q, r) in qps.iter_mut().enumerate() {
+        r.resources[..resources.len()].copy_from_slice(resources);
+        load(&mut m, q, 1024);
+    }
+    let mut a = around(&m, qps, 1);
+    let mut go = Source::new(&m, "go", Stall::Never, 1);
+    let mut fault = Source::new(&m, "fault", Stall::Never, 1);
+    let mut seg = Sink::new(&m, "seg", Stall::Never, 2);
+    let mut quick = Sink::new(&m, "quick", Stall::Never, 3);
+    let mut error = Sink::new(&m, "error", Stall::Never, 4);
+    for (q, reply) in replies {
+        push(&mut go, *q, *reply, 0xff80);
+    }
+    for psn in faults {
+        let mut beat = fault.beat();
+        let f = TxFault { qpn: 1u64.to_bits(), generation: 4u64.to_bits(), psn: psn.to_bits(), ..Default::default() };
+        beat.set_bytes("data", &bytes_of(f));
+        fault.push(beat);
+    }
+    let start = m.cycle();
+    bench::run(&mut m, &mut [&mut go, &mut fault, &mut a, &mut seg, &mut quick, &mut error], 100_000);
+    (a.frames, m.cycle() - start - 32, a)
+}
+
+#[test]
+fn an_ack_waits_for_the_read_responses_before_it() {
+    // The reference demands the order; the last ACK of a burst is enough.
+    let resources = [(100, 0x5000, 7, 5000, 1)];
+    let (frames, _, a) =
+        run(&resources, &[(1, read(100, 0, false)), (1, ack(105, 2, 0x1f)), (1, ack(106, 3, 0x1f))], &[]);
+    assert_eq!(frames, 5 + 1);
+    assert_eq!((a.counts[&counter::TX_ACK], a.quick), (1, 0));
+}
+
+#[test]
+fn a_nak_is_not_replaced_by_an_older_ack() {
+    let resources = [(100, 0x5000, 7, 5000, 1)];
+    let (_, _, a) = run(&resources, &[(1, read(100, 0, false)), (1, ack(105, 1, 0x60)), (1, ack(104, 1, 0x1f))], &[]);
+    assert_eq!(a.counts.get(&counter::TX_NAK), Some(&1));
+    assert_eq!(a.counts.get(&counter::TX_ACK), None);
+}
+
+#[test]
+fn a_read_of_zero_bytes_is_one_response() {
+    let resources = [(100, 0x5000, 7, 0, 1)];
+    assert_eq!(run(&resources, &[(1, read(100, 0, false))], &[]).0, 1);
+}
+
+#[test]
+fn a_read_that_cannot_be_read_ends_in_nak_remote_access_and_silence() {
+    let (frames, _, a) = run(&[(100, 0x5000, 7, 1, 1)], &[(2, ack(3, 3, 0x1f))], &[100]);
+    assert_eq!((frames, a.counts[&counter::TX_NAK]), (2, 1));
+    assert!(a.qps[1].silent);
+}
+
+#[test]
+fn a_frame_takes_few_cycles() {
+    let acks: Vec<_> = (0..400).map(|i| (i % 64, ack(i, i, 0x1f))).filter(|(q, _)| *q != 5).collect();
+    let (frames, cycles, _) = run(&[], &acks, &[]);
+    println!("{} ACKs in, {frames} out: {:.2} cycles per packet", acks.len(), cycles as f64 / acks.len() as f64);
+    assert!(cycles <= 5 * acks.len() as u64);
+    let resources: Vec<_> = (0..16).map(|i| (100 + i, 0x5000, 7, 64, 1)).collect();
+    let reads: Vec<_> = (0..16 * 30).map(|i| (6 + i % 30, read(100 + i / 30, i / 30, false))).collect();
+    let (frames, cycles, _) = run(&resources, &reads, &[]);
+    println!("READs in and out: {:.2} cycles per READ", cycles as f64 / frames as f64);
+    let (frames, cycles, _) = run(&[(100, 0x5000, 7, 1 << 20, 1)], &[(1, read(100, 0, false))], &[]);
+    println!("READ of 1 MiB: {:.2} cycles per frame", cycles as f64 / frames as f64);
+    assert!(cycles <= 5 * frames);
+}
