@@ -187,10 +187,8 @@ impl Logic for Mmio {
         } else if set && is_row {
             self.row[cell.index()].d.next = w;
         }
-        let mut row: Bits<512> = 0.into();
-        for i in 0..16 {
-            row |= self.row[i].q.val().cast::<512>() << (32 * i as u64);
-        }
+        let row: Bits<512> = cat!(512;
+            self.row[15].q.val(), self.row[14].q.val(), self.row[13].q.val(), self.row[12].q.val(), self.row[11].q.val(), self.row[10].q.val(), self.row[9].q.val(), self.row[8].q.val(), self.row[7].q.val(), self.row[6].q.val(), self.row[5].q.val(), self.row[4].q.val(), self.row[3].q.val(), self.row[2].q.val(), self.row[1].q.val(), self.row[0].q.val());
         self.table_start.d.next = false;
         if set && word == elab!(at(mmio::TABLE_GO)) {
             self.table_start.d.next = true;
