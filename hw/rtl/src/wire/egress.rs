@@ -406,15 +406,19 @@ impl<const W: usize> Logic for Egress<W> {
             self.tagged.d.next = tagged;
             self.header_len.d.next = headers::header_len(head, judged.frame.ip6, tagged);
         }
-        let built = headers::header(
-            head,
-            address,
-            gid_row,
-            judged.frame.ip6,
-            self.tagged.q.val(),
-            judged.udp_len,
-            self.sum.q.val(),
-        );
+        let built = if self.steps[4].q.val() && !head.raw {
+            headers::header(
+                head,
+                address,
+                gid_row,
+                judged.frame.ip6,
+                self.tagged.q.val(),
+                judged.udp_len,
+                self.sum.q.val(),
+            )
+        } else {
+            0.into()
+        };
         let payload_end = self.header_len.q.val().cast::<14>() + head.payload;
         let icrc_at = payload_end + headers::pad(head.payload).cast::<14>();
         let bare: Bits<14> = if head.raw { head.payload } else { icrc_at + len::ICRC as u64 };
@@ -422,7 +426,7 @@ impl<const W: usize> Logic for Egress<W> {
         let is_nak = head.syndrome.get_bits::<3>(5).any();
         self.prepared.s.valid.next = self.steps[4].q.val(); // has room: see `ahead`
         self.prepared.s.data.next = Prepared {
-            header: if head.raw { 0.into() } else { built },
+            header: built,
             header_len: self.header_len.q.val(),
             payload_end,
             icrc_at,
@@ -574,10 +578,10 @@ impl<const W: usize> Logic for Egress<W> {
         let plan = self.delayed_plan[GENERATOR_LATENCY - 1].q.val();
         let icrc = self.generator.icrc.val();
         let mut data = self.delayed_data[GENERATOR_LATENCY - 1].q.val();
-        if plan.icrc {
+        if leaves && plan.icrc {
             data = data | (icrc.cast::<W>() << cat!(10; plan.at.get_bits::<5>(2), bits::<5>(16)));
         }
-        if plan.rest {
+        if leaves && plan.rest {
             data = data | self.carry.q.val().cast::<W>();
         }
         if leaves && plan.icrc {

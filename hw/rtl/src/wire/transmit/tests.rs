@@ -211,7 +211,7 @@ fn random_parts(rng: &mut ChaCha8Rng, most: usize) -> Vec<Part> {
     };
     let mut parts = vec![];
     loop {
-        let n = if rng.random_bool(0.5) { left } else { rng.random_range(0..=left) };
+        let n = if rng.random_bool(0.5) { left } else { rng.random_range(0..=left) }.min(4096);
         let va = rng.random_range(0..HOLE - 4096);
         parts.push(Part::Memory { key: 1, va, len: n });
         left -= n;
@@ -268,6 +268,7 @@ fn mix<const W: usize>() {
     let m = model::<W>();
     for (seed, stall) in [Stall::Never, Stall::Random, Stall::Rate(0.4), Stall::Random].into_iter().enumerate() {
         let seed = seed as u64;
+        println!("W={W}, seed {seed}");
         let mut b = Bench::new::<W>(m.another(), stall, seed);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         b.host.rates = [(1.0, 1.0), (0.9, 0.9), (0.3, 0.9), (0.9, 0.2)][seed as usize];
@@ -280,7 +281,7 @@ fn mix<const W: usize>() {
             let mut expects = 0;
             for _ in 0..60 {
                 let head = random_head(&mut rng);
-                let mut parts = random_parts(&mut rng, 4096);
+                let mut parts = random_parts(&mut rng, if head.raw { 9000 } else { 4096 });
                 parts = with_payload(&head, parts);
                 let mut why = 0;
                 if faulty && rng.random_bool(0.15) {
@@ -351,6 +352,40 @@ fn random_frames_64() {
 #[test]
 fn random_frames_512() {
     mix::<512>();
+}
+
+/// The widths in between, when all tests are asked for.
+#[test]
+fn random_frames_128_and_256() {
+    if scale(100) > 100 {
+        mix::<128>();
+        mix::<256>();
+    }
+}
+
+#[test]
+fn rows_read_back() {
+    let mut b = Bench::new::<64>(model::<64>(), Stall::Random, 3);
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    populate(&mut b, &mut rng);
+    for i in 0..200 {
+        let head = random_head(&mut rng);
+        b.send(head, &[Part::Inline(vec![1; 14])]); // the ports are shared with the frames' reads
+        let (table, index, row) = if rng.random() {
+            let index = rng.random_range(0..b.gids.len());
+            (id::GID, index, gid_row(&b.gids[index]))
+        } else {
+            let index = rng.random_range(0..QPS);
+            (id::QP_ADDRESS, index, address_row(&b.addresses[index]))
+        };
+        b.table.send(TableReq { table: u64::from(table).into(), index: (index as u64).into(), ..TableReq::default() });
+        while !b.m.bit("table.rvalid") {
+            b.cycle();
+        }
+        assert_eq!(b.m.bytes("table.rdata"), row, "read {i}");
+        b.cycle();
+    }
+    b.settle();
 }
 
 /// Epochs and generations change while frames are under way.
@@ -449,6 +484,9 @@ fn rate_of_frames() {
     measure("READ request", cycles::<512>(&m, op::READ_REQUEST, inline(0)), 3.1);
     measure("WRITE 1024 B", cycles::<512>(&m, op::WRITE_MIDDLE, memory(1024)), 18.1);
     measure("WRITE 4096 B", cycles::<512>(&m, op::WRITE_MIDDLE, memory(4096)), 66.1);
+    let m = model::<64>();
+    measure("SEND 64 B inline at 64 bits", cycles::<64>(&m, op::SEND_ONLY, inline(64)), 16.1);
+    measure("WRITE 1024 B at 64 bits", cycles::<64>(&m, op::WRITE_MIDDLE, memory(1024)), 136.1);
     for (name, cycles, most) in report {
         assert!(cycles <= most, "{name} takes {cycles} cycles, not {most}");
     }
