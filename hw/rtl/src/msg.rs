@@ -426,6 +426,11 @@ pub struct Acked {
     pub record: Bits<7>,
     /// READs and atomics completed, free-running.
     pub reads: Bits<8>,
+    /// First PSN of the oldest record in flight: that of the last completed record plus its packets. A requester that was
+    /// sent back behind it (a late ACK overtook the go back) goes on from here, for older WQEs may be overwritten.
+    pub message: Psn,
+    /// First block of its WQE: that of the last completed record plus its blocks.
+    pub wqe_index: Bits<16>,
 }
 
 /// Send again from a PSN on. Source: transport/completer. Sink: transport/requester.
@@ -463,7 +468,7 @@ pub struct SendFault {
     pub cause: Bits<8>,
     /// First block of the WQE.
     pub wqe_index: Bits<16>,
-    /// Its blocks.
+    /// Its blocks; 0 when a packet of a message in flight failed: its record tells of its WQE.
     pub blocks: Bits<3>,
     /// Its opcode.
     pub opcode: Bits<8>,

@@ -3,6 +3,8 @@
 mod commit;
 mod dispatch;
 pub mod opcode;
+mod requester;
+mod requester_wqe;
 mod respond;
 mod responder;
 mod responder_rules;
@@ -10,6 +12,7 @@ pub mod sge;
 
 pub use commit::Commit;
 pub use dispatch::Dispatch;
+pub use requester::Requester;
 pub use respond::Respond;
 pub use responder::Responder;
 
