@@ -158,7 +158,7 @@ impl Logic for Twice {
 fn blocks_emit() {
     let u = Blocks::default();
     let v = hdl::emit(&u, "top");
-    assert!(v.contains("always_ff @(posedge clock) if (rst) counter_q <= 8'h80; else counter_q <= counter_d;"));
+    assert!(v.contains("always_ff @(posedge clock) if (rst) counter_q <= 8'h80; else counter_q <= counter_q + 8'd3;"));
     assert!(v.contains("ram_style = \"block\""));
     assert_eq!(v.matches("module Stage_8").count(), 1, "equal blocks are one module");
 }

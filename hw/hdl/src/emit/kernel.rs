@@ -4,14 +4,14 @@ use super::names::{Names, verilog_name};
 use super::plan::{Item, Plan, plan};
 use super::scope::Scope;
 use super::text::{Writer, range};
-use super::tree::{Direction, Module};
+use super::tree::{Direction, Module, Port};
 use super::{Emitter, check, expr};
 use crate::ir::*;
 use std::collections::BTreeMap;
 
 struct Text<'a> {
     scope: &'a Scope,
-    plan: &'a Plan<'a>,
+    plan: &'a Plan,
     printer: Printer<'a>,
     names: Names,
     w: Writer,
@@ -27,7 +27,7 @@ pub fn kernel(e: &mut Emitter, m: &Module, kernel: &Kernel) -> String {
 
     let mut names = Names::default();
     let mut signals = BTreeMap::new();
-    for n in scope.nets.keys().filter(|n| !plan.direct.contains_key(*n)) {
+    for n in scope.nets.keys().filter(|n| !plan.direct.contains_key(*n) && !plan.clocked.contains(*n)) {
         match names.exact(n) {
             Ok(v) => _ = signals.insert(n.clone(), v),
             Err(other) => {
@@ -95,22 +95,72 @@ impl Text<'_> {
                 self.printer.vars.insert(*v, n);
             }
             Item::Assign(s) => {
-                let (target, value) = self.assignment(s);
-                self.w.line_at(&format!("assign {target} = {value};"), s.at)
+                let assignment = self.assignment(s);
+                self.w.line_at(&format!("assign {assignment}"), s.at)
             }
             Item::Process(stmts) => {
                 self.w.line("always_comb begin");
-                self.w.indent();
-                stmts.iter().for_each(|s| self.statement(s));
-                self.w.dedent();
+                self.block(stmts);
                 self.w.line("end")
             }
+            Item::Clocked(stmts, pins) => self.clocked(stmts, pins),
         }
     }
-    fn assignment(&self, s: &Stmt) -> (String, String) {
+    /// The reset comes last, where it wins over what the statements assign; registers without reset do not see it.
+    fn clocked(&mut self, stmts: &[Stmt], pins: &[String]) {
+        let registers: Vec<_> = pins.iter().map(|d| &self.scope.registers[d]).collect();
+        let clock = self.pin(&registers[0].clock);
+        let mut resets: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for r in &registers {
+            if let Some(rst) = &r.rst {
+                let reset = format!("{} <= {};", self.printer.signals[&r.q], r.init);
+                resets.entry(self.pin(rst)).or_default().push(reset)
+            }
+        }
+        match (stmts, &resets.iter().collect::<Vec<_>>()[..]) {
+            ([], []) => return,
+            ([s @ Stmt { kind: Kind::Set(..), .. }], [(rst, reset)]) if pins.len() == 1 => {
+                let line = format!("always_ff @(posedge {clock}) if ({rst}) {} else {}", reset[0], self.assignment(s));
+                return self.w.line_at(&line, s.at);
+            }
+            ([s @ Stmt { kind: Kind::Set(..), .. }], []) => {
+                return self.w.line_at(&format!("always_ff @(posedge {clock}) {}", self.assignment(s)), s.at);
+            }
+            _ => {}
+        }
+        // variables may also be in a process of their own: these are other copies
+        let outside = self.printer.vars.clone();
+        for s in stmts {
+            s.visit(&mut |s| {
+                if let Kind::Declare(v, _) = s.kind {
+                    self.printer.vars.remove(&v);
+                }
+            })
+        }
+        self.w.line(&format!("always_ff @(posedge {clock}) begin"));
+        self.block(stmts);
+        self.w.indent();
+        for (rst, resets) in resets {
+            self.w.line(&format!("if ({rst}) begin"));
+            self.w.indent();
+            resets.iter().for_each(|r| self.w.line(r));
+            self.w.dedent();
+            self.w.line("end")
+        }
+        self.w.dedent();
+        self.w.line("end");
+        self.printer.vars = outside
+    }
+    /// `x = y`, or `q <= y` for the `d` of a register with a clocked process.
+    fn assignment(&self, s: &Stmt) -> String {
         let Kind::Set(base, part, v) = &s.kind else { unreachable!() };
         let whole = self.printer.base_width(base, |n| self.scope.nets[n].width);
-        let name = self.printer.base(base);
+        let (name, op) = match base {
+            Base::Signal(d) if self.plan.clocked.contains(d) => {
+                (&self.printer.signals[&self.scope.registers[d].q][..], "<=")
+            }
+            _ => (self.printer.base(base), "="),
+        };
         let target = match part {
             Part::Whole => name.to_string(),
             Part::Bits { width, .. } if *width == whole => name.to_string(),
@@ -121,7 +171,7 @@ impl Text<'_> {
                 format!("{name}[{} +: {width}]", self.printer.select_index(*offset, whole))
             }
         };
-        (target, self.printer.print(*v))
+        format!("{target} {op} {};", self.printer.print(*v))
     }
     /// `begin` .. `end` around a branch, with its variables.
     fn block(&mut self, b: &[Stmt]) {
@@ -129,6 +179,7 @@ impl Text<'_> {
         for s in b {
             if let Kind::Declare(v, _) = s.kind
                 && !self.plan.alias.contains_key(&v)
+                && !self.printer.vars.contains_key(&v)
             {
                 self.declare(v, "automatic ")
             }
@@ -144,8 +195,8 @@ impl Text<'_> {
             }
             Kind::Declare(..) => {}
             Kind::Set(..) => {
-                let (target, value) = self.assignment(s);
-                self.w.line_at(&format!("{target} = {value};"), s.at)
+                let assignment = self.assignment(s);
+                self.w.line_at(&assignment, s.at)
             }
             Kind::If(..) => self.conditional(s, ""),
             Kind::Match(x, cases) => {
@@ -163,8 +214,8 @@ impl Text<'_> {
                     match &c.body[..] {
                         [] => self.w.line(&format!("{label}: ;")),
                         [s @ Stmt { kind: Kind::Set(..), .. }] => {
-                            let (target, value) = self.assignment(s);
-                            self.w.line_at(&format!("{label}: {target} = {value};"), s.at)
+                            let assignment = self.assignment(s);
+                            self.w.line_at(&format!("{label}: {assignment}"), s.at)
                         }
                         b => {
                             self.w.line(&format!("{label}: begin"));
@@ -195,35 +246,34 @@ impl Text<'_> {
             }
         }
     }
-    /// What drives or carries a port of a sub-block.
-    fn pin(&self, sub: &str, port: &str) -> String {
-        let n = format!("{sub}${port}");
-        match self.plan.direct.get(&n) {
+    /// What drives or carries `sub$port`.
+    fn pin(&self, pin: &str) -> String {
+        match self.plan.direct.get(pin) {
             Some(x) => self.printer.print(*x),
-            None => self.printer.signals[&n].clone(),
+            None => self.printer.signals[pin].clone(),
         }
     }
     fn sub_block(&mut self, e: &mut Emitter, name: &str, m: &Module) {
-        if let Body::Register { init, reset } = &m.body {
-            let width = m.signals.iter().find(|s| s.name == "q").unwrap().width;
-            let (q, d, clock) = (self.pin(name, "q"), self.pin(name, "d"), self.pin(name, "clock"));
-            let init = match init.trim_start_matches('0') {
-                "" => format!("{width}'d0"),
-                v => format!("{width}'h{v}"),
-            };
+        let d = format!("{name}$d");
+        if let Some(r) = self.scope.registers.get(&d) {
+            let (q, init) = (&self.printer.signals[&r.q], &r.init);
             self.w.line(&format!("initial {q} = {init};"));
-            let next = match reset {
-                true => format!("if ({}) {q} <= {init}; else {q} <= {d};", self.pin(name, "rst")),
-                false => format!("{q} <= {d};"),
+            if self.plan.clocked.contains(&d) {
+                return;
+            }
+            let reset = match &r.rst {
+                Some(rst) => format!("if ({}) {q} <= {init}; else ", self.pin(rst)),
+                None => String::new(),
             };
-            return self.w.line(&format!("always_ff @(posedge {clock}) {next}"));
+            let (clock, d) = (self.pin(&r.clock), self.pin(&d));
+            return self.w.line(&format!("always_ff @(posedge {clock}) {reset}{q} <= {d};"));
         }
         let module = e.module(m, name);
         let instance = self.names.fresh(&format!("u_{}", name.replace('$', "_")));
         self.w.line(&format!("{module} {instance} ("));
-        let pins: Vec<_> =
-            m.ports().map(|p| format!("  .{}({})", verilog_name(&p.name), self.pin(name, &p.name))).collect();
-        self.w.raw(&pins.iter().map(|p| format!("  {p}")).collect::<Vec<_>>().join(",\n"));
+        let pin = |p: &Port| format!("    .{}({})", verilog_name(&p.name), self.pin(&format!("{name}${}", p.name)));
+        let pins: Vec<_> = m.ports().map(pin).collect();
+        self.w.raw(&pins.join(",\n"));
         self.w.line(");")
     }
 }

@@ -5,34 +5,42 @@
 //! - statements that assign the same signal or variable share a process, in order;
 //! - so does a statement that reads a signal which a later statement assigns again;
 //! - everything else sees only final values, and order no longer matters.
-use super::scope::{Role, Scope};
+//!
+//! Assignments of registers go on into clocked processes (see `clocked`).
+use super::clocked;
+use super::scope::{Register, Role, Scope};
 use crate::ir::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An item of the module, in text order.
-pub enum Item<'a> {
+pub enum Item {
     /// A `let` of the kernel, as a wire.
     Wire(VarId, Id, Loc),
     /// A single assignment.
-    Assign(&'a Stmt),
-    Process(Vec<&'a Stmt>),
-    Comment(&'a str),
+    Assign(Stmt),
+    Process(Vec<Stmt>),
+    /// A clocked process of these registers, by the names of their `d` pins.
+    Clocked(Vec<Stmt>, Vec<String>),
+    Comment(String),
 }
-pub struct Plan<'a> {
-    pub items: Vec<Item<'a>>,
-    /// Variables that processes assign and other items may read: declared with the module's signals.
-    pub shared: Vec<VarId>,
+pub struct Plan {
+    pub items: Vec<Item>,
+    /// Variables that a process assigns and other items read: declared with the module's signals.
+    pub shared: BTreeSet<VarId>,
     /// Inputs of sub-blocks that are wired to a name or a constant, without a signal of their own.
     pub direct: BTreeMap<String, Id>,
+    /// `d` pins that clocked processes stand for: there is no such signal.
+    pub clocked: BTreeSet<String>,
     /// `let`s inside branches that only give another name to something that never changes.
     pub alias: BTreeMap<VarId, Id>,
 }
 
-struct Access {
-    reads: BTreeSet<Base>,
-    writes: BTreeSet<Base>,
+/// What a statement, with everything inside it, reads and writes.
+pub struct Access {
+    pub reads: BTreeSet<Base>,
+    pub writes: BTreeSet<Base>,
 }
-fn access(k: &Kernel, s: &Stmt) -> Access {
+pub fn access(k: &Kernel, s: &Stmt) -> Access {
     let mut a = Access { reads: BTreeSet::new(), writes: BTreeSet::new() };
     s.visit(&mut |s| {
         for id in s.reads() {
@@ -51,7 +59,7 @@ fn access(k: &Kernel, s: &Stmt) -> Access {
     a
 }
 
-pub fn plan<'a>(k: &'a Kernel, scope: &Scope) -> Plan<'a> {
+pub fn plan(k: &Kernel, scope: &Scope) -> Plan {
     let accesses: Vec<Access> = k.body.iter().map(|s| access(k, s)).collect();
     let mut writers: BTreeMap<&Base, Vec<usize>> = BTreeMap::new();
     for (i, a) in accesses.iter().enumerate() {
@@ -76,29 +84,66 @@ pub fn plan<'a>(k: &'a Kernel, scope: &Scope) -> Plan<'a> {
     let mut ordered: Vec<Vec<usize>> = members.into_values().collect();
     ordered.sort_by_key(|g| *g.last().unwrap());
 
-    let mut p = Plan { items: vec![], shared: vec![], direct: BTreeMap::new(), alias: aliases(k, &writers) };
+    let mut p = Plan {
+        items: vec![],
+        shared: BTreeSet::new(),
+        direct: BTreeMap::new(),
+        clocked: BTreeSet::new(),
+        alias: aliases(k, &writers),
+    };
+    let clocks = clocks(k, scope);
     for mut g in ordered {
         drop_dead(k, &accesses, &mut g);
-        let stmts: Vec<&Stmt> = g.iter().map(|i| &k.body[*i]).collect();
+        let stmts: Vec<Stmt> = g.iter().map(|i| k.body[*i].clone()).collect();
+        let read_outside = |v: VarId| {
+            let b = Base::Var(v);
+            (0..k.body.len()).any(|i| accesses[i].reads.contains(&b) && !g.contains(&i))
+        };
+        let split = clocked::split(k, scope, &clocks, &stmts, &read_outside);
+        for (stmts, registers) in split.clocked {
+            p.clocked.extend(registers.iter().cloned());
+            p.items.push(Item::Clocked(stmts, registers))
+        }
+        p.add(k, scope, split.rest, &read_outside)
+    }
+    p
+}
+impl Plan {
+    /// Statements of one group, without those of clocked processes.
+    fn add(&mut self, k: &Kernel, scope: &Scope, stmts: Vec<Stmt>, read_outside: &dyn Fn(VarId) -> bool) {
         match &stmts[..] {
-            [Stmt { kind: Kind::Comment(c), .. }] => p.items.push(Item::Comment(c)),
-            [Stmt { kind: Kind::Declare(v, Some(x)), at }] => p.items.push(Item::Wire(*v, *x, *at)),
+            [] => {}
+            [Stmt { kind: Kind::Comment(c), .. }] => self.items.push(Item::Comment(c.clone())),
+            [Stmt { kind: Kind::Declare(v, Some(x)), at }] => self.items.push(Item::Wire(*v, *x, *at)),
             [s @ Stmt { kind: Kind::Set(b, Part::Whole, x), .. }] => match b {
                 Base::Signal(n) if scope.nets[n].role == Role::SubIn && is_name(k, *x) => {
-                    p.direct.insert(n.clone(), *x);
+                    self.direct.insert(n.clone(), *x);
                 }
-                _ => p.items.push(Item::Assign(s)),
+                _ => self.items.push(Item::Assign(s.clone())),
             },
             _ => {
-                p.shared.extend(stmts.iter().filter_map(|s| match s.kind {
-                    Kind::Declare(v, _) => Some(v),
+                self.shared.extend(stmts.iter().filter_map(|s| match s.kind {
+                    Kind::Declare(v, _) if read_outside(v) => Some(v),
                     _ => None,
                 }));
-                p.items.push(Item::Process(stmts))
+                self.items.push(Item::Process(stmts))
             }
         }
     }
-    p
+}
+/// The clock of each register, by its `d` pin, where it is plain to see.
+fn clocks(k: &Kernel, scope: &Scope) -> BTreeMap<String, String> {
+    let mut driven: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for s in &k.body {
+        if let Kind::Set(Base::Signal(pin), Part::Whole, x) = &s.kind {
+            if let Op::Signal(clock) = &k.expr(*x).op {
+                // driven twice: not plain
+                driven.entry(pin).and_modify(|c| *c = None).or_insert(Some(clock));
+            }
+        }
+    }
+    let clock = |r: &Register| driven.get(&r.clock[..]).copied().flatten().map(str::to_string);
+    scope.registers.iter().filter_map(|(d, r)| Some((d.clone(), clock(r)?))).collect()
 }
 /// Drops assignments that the next access overwrites, such as the `d = q` of `regs!` before an unconditional `d = x`.
 fn drop_dead(k: &Kernel, accesses: &[Access], group: &mut Vec<usize>) {

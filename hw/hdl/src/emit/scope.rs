@@ -18,12 +18,24 @@ pub struct Net {
     pub role: Role,
     pub width: usize,
 }
+/// A register of the block, by the names of its pins.
+#[derive(Clone, Debug)]
+pub struct Register {
+    pub q: String,
+    pub clock: String,
+    /// If it has a reset.
+    pub rst: Option<String>,
+    /// Power-up and reset value, a Verilog literal.
+    pub init: String,
+}
 pub struct Scope {
     pub nets: BTreeMap<String, Net>,
+    /// By the name of the `d` pin.
+    pub registers: BTreeMap<String, Register>,
 }
 impl Scope {
     pub fn new(m: &Module) -> Self {
-        let mut nets = BTreeMap::new();
+        let (mut nets, mut registers) = (BTreeMap::new(), BTreeMap::new());
         for s in &m.signals {
             let role = match s.direction {
                 Direction::In => Role::In,
@@ -37,8 +49,17 @@ impl Scope {
                 let role = if p.direction == Direction::In { Role::SubIn } else { Role::SubOut };
                 nets.insert(format!("{sub}${}", p.name), Net { role, width: p.width });
             }
+            if let Body::Register { init, reset } = &m.body {
+                let pin = |p: &str| format!("{sub}${p}");
+                let init = match init.trim_start_matches('0') {
+                    "" => format!("{}'d0", nets[&pin("q")].width),
+                    v => format!("{}'h{v}", nets[&pin("q")].width),
+                };
+                let (q, clock, rst) = (pin("q"), pin("clock"), reset.then(|| pin("rst")));
+                registers.insert(pin("d"), Register { q, clock, rst, init });
+            }
         }
-        Scope { nets }
+        Scope { nets, registers }
     }
     /// Turns links into assignments, now that the widths are known.
     pub fn resolve_links(&self, kernel: &mut Kernel) {
