@@ -25,10 +25,10 @@ pub fn split(
     let mut pins: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let written: BTreeSet<&Base> = accesses.iter().flat_map(|a| &a.writes).collect();
     for b in &written {
-        if let Base::Signal(d) = b {
-            if let Some(clock) = clocks.get(d) {
-                pins.entry(clock).or_default().push(d.clone())
-            }
+        if let Base::Signal(d) = b
+            && let Some(clock) = clocks.get(d)
+        {
+            pins.entry(clock).or_default().push(d.clone())
         }
     }
     let mut out = Split { clocked: vec![], rest: group.to_vec() };

@@ -135,11 +135,11 @@ impl Plan {
 fn clocks(k: &Kernel, scope: &Scope) -> BTreeMap<String, String> {
     let mut driven: BTreeMap<&str, Option<&str>> = BTreeMap::new();
     for s in &k.body {
-        if let Kind::Set(Base::Signal(pin), Part::Whole, x) = &s.kind {
-            if let Op::Signal(clock) = &k.expr(*x).op {
-                // driven twice: not plain
-                driven.entry(pin).and_modify(|c| *c = None).or_insert(Some(clock));
-            }
+        if let Kind::Set(Base::Signal(pin), Part::Whole, x) = &s.kind
+            && let Op::Signal(clock) = &k.expr(*x).op
+        {
+            // driven twice: not plain
+            driven.entry(pin).and_modify(|c| *c = None).or_insert(Some(clock));
         }
     }
     let clock = |r: &Register| driven.get(&r.clock[..]).copied().flatten().map(str::to_string);
