@@ -13,12 +13,13 @@
 //! insert                                                                     A0
 //! mac                                                                             A0
 //! ```
-//! Nothing behind `pick` ever waits: a frame is picked only when `prepared` and `faults` have room for it, and a beat is
-//! issued only when the output FIFO has room. That FIFO is deeper than the pipeline is long, so that a frame comes
+//! Nothing behind `pick` ever waits: a frame is picked only when `prepared` has room for it, and a beat is issued only when the output FIFO has room. That FIFO is deeper than the pipeline is long, so that a frame comes
 //! to the MAC without gaps whatever the MAC does. A dropped frame takes one cycle of `issue`, so that room is freed in
 //! order.
 //!
-//! Cannot deadlock: waits only for the MAC, and for the sink of `fault`, which must not wait for the transmit path.
+//! Cannot deadlock: waits only for the MAC. The sink of `fault` may itself wait for the transmit path, so nothing waits for
+//! it: a report that finds the queue full is not made and holds nothing back. Its frame is then lost like one on the
+//! wire, and the retry meets the fault again.
 
 use super::{
     frames::TxFrame,
@@ -43,7 +44,7 @@ const LOOKAHEAD: usize = 12;
 /// Beats between issue and MAC: more than the pipeline holds.
 const BEATS: usize = 32;
 /// Fault reports that may wait.
-const FAULTS: usize = 8;
+const FAULTS: usize = 64;
 
 /// Since when a QP's frames are held back: the first aborted one was reported.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -136,7 +137,7 @@ pub struct Egress<const W: usize> {
     pub free: Signal<Out, Bit>,
     pub free_rows: Signal<Out, Bits<12>>,
     pub mac: BeatSource<W>,
-    /// The sink must not wait for the transmit path.
+    /// First aborted frame of a QP and epoch.
     pub fault: Source<TxFault>,
     /// The sink must always be ready.
     pub left: Source<TxLeft>,
@@ -317,11 +318,8 @@ impl<const W: usize> Logic for Egress<W> {
         // Pick a frame and read its QP's rows.
         let ring = self.frame.data.val();
         let head = self.quick.data.val();
-        let can_pick = !sweeping
-            && !self.steps[0].q.val()
-            && !self.steps[1].q.val()
-            && self.ahead.q.val() != PREPARED as u64
-            && self.faults.fill.val() < FAULTS as u64 / 2;
+        let can_pick =
+            !sweeping && !self.steps[0].q.val() && !self.steps[1].q.val() && self.ahead.q.val() != PREPARED as u64;
         let few = self.beats_ahead.q.val() < LOOKAHEAD as u64
             && (!self.active.q.val() || self.total_left.q.val() < (LOOKAHEAD * W / 8) as u64);
         let pick_quick = can_pick && self.quick.valid.val();
@@ -371,7 +369,7 @@ impl<const W: usize> Logic for Egress<W> {
         };
         let behind = known && halted && !quick;
         let aborted = picked.cause.any();
-        let report = judge && aborted && !old && !behind;
+        let report = judge && aborted && !old && !behind && self.faults.s.ready.val();
         self.faults.s.valid.next = report;
         self.faults.s.data.next = TxFault {
             qpn: head.qpn,

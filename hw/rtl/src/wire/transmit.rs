@@ -44,7 +44,7 @@ pub struct Transmit<const W: usize> {
     pub data_valid: Signal<In, Bit>,
     /// Frames without FCS.
     pub mac: BeatSource<W>,
-    /// First aborted frame of a QP and epoch. The sink must not wait for the transmit path.
+    /// First aborted frame of a QP and epoch. Nothing waits for its sink.
     pub fault: Source<TxFault>,
     /// Requester frames that expect an answer. The sink must always be ready.
     pub left: Source<TxLeft>,

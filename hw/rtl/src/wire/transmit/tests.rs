@@ -388,6 +388,28 @@ fn rows_read_back() {
     b.settle();
 }
 
+/// More faults than the queue of reports holds, and nobody takes one: the frames pass all the same.
+#[test]
+fn fault_reports_stall_nobody() {
+    let mut b = Bench::new::<64>(model::<64>(), Stall::Never, 4);
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    populate(&mut b, &mut rng);
+    b.fault = verilate::bench::Sink::new(&b.m, "fault", Stall::Rate(1.0), 0);
+    for i in 0..2 * QPS {
+        let mut head = random_head(&mut rng);
+        (head.qpn, head.request) = ((i as u64 / 2).into(), i & 1 == 1);
+        b.send(head, &[Part::Memory { key: BAD_KEY | 1, va: 0, len: 20 }]);
+    }
+    while b.m.get("gone") < 2 * QPS as u64 {
+        b.cycle();
+        assert!(b.m.cycle() < 100_000);
+    }
+    b.fault = verilate::bench::Sink::new(&b.m, "fault", Stall::Never, 0);
+    b.settle();
+    assert_eq!(b.fault.len(), 64);
+    assert!(b.mac.is_empty());
+}
+
 /// Epochs and generations change while frames are under way.
 fn voided<const W: usize>() {
     let m = model::<W>();
