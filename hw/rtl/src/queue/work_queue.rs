@@ -11,7 +11,8 @@
 //! ```
 //! A doorbell writes the producer RAM and sets the queue's *dirty* bit; the finder brings the queue up later. Fetches live in
 //! 64 slots and are retired in the order in which they were made, whatever the order of their data, so a queue's blocks appear
-//! in order. A go back or load marks the queue's slots void: their data is dropped and they retire without effect.
+//! in order. The size check of a doorbell counts from the furthest consumer index, for the driver may post anew what a late ACK
+//! completes behind a go back. A go back or load marks the queue's slots void: their data is dropped and they retire without effect.
 //! A direct WQE that is the next block takes a slot without a DMA read.
 //!
 //! A fetch starts only with a slot free, and its data has its place in the ring: nothing that comes in ever waits. Out,
@@ -53,6 +54,8 @@ struct State {
     asked: Bits<16>,
     /// Blocks below are on chip.
     fetched: Bits<16>,
+    /// The furthest consumer index: a go back does not take it back, for all before may be complete by now.
+    furthest: Bits<16>,
     /// A doorbell or DMA error stopped the queue until it is loaded anew.
     dead: Bit,
 }
@@ -81,7 +84,9 @@ struct Op {
 /// Differences that decide about a fetch.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Distance {
-    /// Doorbell beyond the consumer, and the sound producer beyond it.
+    /// The furthest consumer index.
+    furthest: Bits<16>,
+    /// Doorbell beyond all that was ever consumed, and the sound producer beyond that.
     rung: Bits<16>,
     sound: Bits<16>,
     /// Doorbell beyond what is asked for.
@@ -220,7 +225,7 @@ pub struct WorkQueue<const W: usize, const N: usize> {
 impl<const W: usize, const N: usize> WorkQueue<W, N> {
     /// `table` is QP_SEND or QP_RECV; `blocks`, a power of two from 8 to 64, are kept on chip per queue.
     pub fn new(table: u8, blocks: usize) -> Self {
-        assert!(N % 64 == 0 && (64..=4096).contains(&N) && [64, 128, 256, 512].contains(&W));
+        assert!(N.is_multiple_of(64) && (64..=4096).contains(&N) && [64, 128, 256, 512].contains(&W));
         assert!(blocks.is_power_of_two() && (8..=64).contains(&blocks));
         WorkQueue {
             place: Table::new(N, ""),
@@ -243,6 +248,12 @@ impl<const W: usize, const N: usize> WorkQueue<W, N> {
 #[hdl_fn]
 fn least(a: Bits<16>, b: Bits<3>) -> Bits<3> {
     if a < b.cast::<16>() { a.get_bits::<3>(0) } else { b }
+}
+
+/// The later of two indices. A go back takes at most 127 WQEs back, so they are never far apart.
+#[hdl_fn]
+fn later(a: Bits<16>, b: Bits<16>) -> Bits<16> {
+    if (a - b).get_bit(15) { b } else { a }
 }
 
 impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
@@ -358,13 +369,15 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let producer = self.producer.rdata.val();
         let consumer = self.consumer.rdata.val();
         let one: Bits<16> = 1.into();
+        let furthest = later(state.furthest, consumer);
         self.third.d.next = second;
         self.old.d.next = state;
         self.old_place.d.next = place;
         self.old_consumer.d.next = consumer;
         self.distance.d.next = Distance {
-            rung: producer - consumer,
-            sound: state.posted - consumer,
+            furthest,
+            rung: producer - furthest,
+            sound: state.posted - furthest,
             wanted: producer - state.asked,
             room: consumer + depth.get_bits::<16>(0) - state.asked,
             size: one << place.log2,
@@ -376,6 +389,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let old = self.old.q.val();
         self.fourth.d.next = third;
         let mut new = old;
+        new.furthest = d.furthest;
         let mut new_consumer = self.old_consumer.q.val();
         let mut fetch: Bits<3> = 0.into();
         let mut fault: Bits<8> = 0.into();
@@ -445,7 +459,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                 }
             }
             Kind::Load => {
-                new = State { posted: 0.into(), asked: 0.into(), fetched: 0.into(), dead: false };
+                new = State { posted: 0.into(), asked: 0.into(), fetched: 0.into(), furthest: 0.into(), dead: false };
                 new_consumer = 0.into();
                 if direct_queue == third.queue && (direct == Direct::Posted || direct == Direct::Told) {
                     direct = Direct::None;

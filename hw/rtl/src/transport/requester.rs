@@ -261,7 +261,7 @@ pub struct Requester<const N: usize> {
 impl<const N: usize> Requester<N> {
     /// The requester of N QPs.
     pub fn new() -> Self {
-        assert!(N % 64 == 0 && (64..=4096).contains(&N));
+        assert!(N.is_multiple_of(64) && (64..=4096).contains(&N));
         Requester {
             progress: Table::new(N, ""),
             attributes: Table::new(N, ""),
