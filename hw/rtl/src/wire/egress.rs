@@ -13,13 +13,13 @@
 //! insert                                                                     A0
 //! mac                                                                             A0
 //! ```
-//! Nothing behind `pick` ever waits: a frame is picked only when `prepared` has room for it, and a beat is issued only when the output FIFO has room. That FIFO is deeper than the pipeline is long, so that a frame comes
-//! to the MAC without gaps whatever the MAC does. A dropped frame takes one cycle of `issue`, so that room is freed in
-//! order.
+//! Nothing behind `pick` ever waits: a frame is picked only when `prepared` has room for it, and a beat is issued only
+//! when the output FIFO has room. That FIFO is deeper than the pipeline is long, so that a frame comes to the MAC without
+//! gaps whatever the MAC does. A dropped frame takes one cycle of `issue`, so that room is freed in order.
 //!
-//! Cannot deadlock: waits only for the MAC. The sink of `fault` may itself wait for the transmit path, so nothing waits for
-//! it: a report that finds the queue full is not made and holds nothing back. Its frame is then lost like one on the
-//! wire, and the retry meets the fault again.
+//! Cannot deadlock: waits only for the MAC. The sink of `fault` may itself wait for the transmit path, so nothing waits
+//! for it: a report that finds the queue full is not made and holds nothing back. Its frame is then lost like one on
+//! the wire, and the retry meets the fault again.
 
 use super::{
     frames::TxFrame,

@@ -17,8 +17,8 @@ fn be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// Soft-RoCE's frames, decoded and sent again, come out bit for bit. It differs from us in three ways, which are
-/// evened out first: it numbers IPv4 packets (we send identification 0, as RFC 6864 allows with DF set; header checksum and
+/// Soft-RoCE's frames, decoded and sent again, come out bit for bit. It differs from us in two ways, which are evened
+/// out first: it numbers IPv4 packets (we send identification 0, as RFC 6864 allows with DF set; header checksum and
 /// ICRC follow), and it leaves the padding of frames under 60 bytes to its MAC.
 fn captures<const W: usize>() {
     let mut b = Bench::new::<W>(model::<W>(), Stall::Random, 1);
