@@ -38,6 +38,8 @@ struct Operators {
     pub structure: Signal<Out, P>,
     pub not_compare: Signal<Out, Bit>,
     pub nested: Signal<Out, Bits<24>>,
+    pub bit_by_bit: Signal<Out, Bits<24>>,
+    pub rotated: Signal<Out, Bits<24>>,
     t: Signal<Local, Bits<24>>,
 }
 impl Logic for Operators {
@@ -69,6 +71,14 @@ impl Logic for Operators {
         self.structure.next.y = self.a.val() == self.b.val();
         self.structure.next.z = bit_cast::<7, 5>(self.s.val());
         self.not_compare.next = (!self.a.val()) == 0;
+        let mut m = self.a.val();
+        for i in 0..24 {
+            m = m.replace_bit(i, self.b.val().get_bit(23 - i) ^ m.get_bit((i + 1) % 24));
+        }
+        self.bit_by_bit.next = m;
+        m = cat!(m.get_bits::<8>(16), m.get_bits::<8>(0), m.get_bits::<8>(8));
+        self.rotated.next = cat!(m.get_bits::<4>(20), m.get_bits::<20>(0));
+        self.rotated.next = self.rotated.val().replace_bit(5, true);
         self.nested.next = self.a.val() - (self.b.val() - (self.a.val() + self.b.val())) - self.a.val();
     }
 }

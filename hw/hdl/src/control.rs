@@ -12,7 +12,33 @@ use std::{
 
 // ---- signals
 fn set(base: Base, part: Part, v: Id) {
+    let (part, v) = match (part, changed_part(&base, v)) {
+        (Part::Whole, Some((low, x))) => (Part::Bits { low, width: builder::width(x) }, x),
+        (part, _) => (part, v),
+    };
     builder::emit(Kind::Set(base, part, v))
+}
+/// For a value that repeats the target's own bits around one new part, as `x = x.replace_bit(3, b)`: where the part is, and
+/// the part.
+fn changed_part(base: &Base, v: Id) -> Option<(usize, Id)> {
+    let e = builder::get(v);
+    let Op::Concat(parts) = e.op else { return None };
+    let is_own = |x: Id, at: usize| match builder::get(x).op {
+        Op::Slice(of, low) if low == at => match (builder::get(of).op, base) {
+            (Op::Signal(n), Base::Signal(b)) => n == *b,
+            (Op::Var(n), Base::Var(b)) => n == *b,
+            _ => false,
+        },
+        _ => false,
+    };
+    let (mut at, mut changed) = (e.width, vec![]);
+    for p in parts {
+        at -= builder::width(p);
+        if !is_own(p, at) {
+            changed.push((at, p))
+        }
+    }
+    if changed.len() == 1 { changed.pop() } else { None }
 }
 /// `self.signal.next = v`.
 pub fn assign<D: Direction, T: Synth>(_: &Signal<D, T>, name: String, v: impl ToEx<T>) {
