@@ -7,7 +7,8 @@
 //! wake --+--> to_completer    completer    from_completer --+
 //! ```
 //! All paths pass through within the cycle. A packet enters an engine only when the order FIFO has room for its turn,
-//! and each packet yields exactly one op with `last`, so every turn ends. A wake-up call takes a turn like a packet; the
+//! and each packet yields exactly one op with `last` and
+//! without `more`, so every turn ends. A wake-up call takes a turn like a packet; the
 //! completer has at most one pending and asks for the next after its turn.
 
 use super::opcode::{WAKE, is_response};
@@ -102,7 +103,7 @@ impl Logic for Dispatch {
         self.from_responder.ready.next = ready && !completer;
 
         let push = taken_r || taken_c || taken_w;
-        let pop = valid && self.op.ready.val() && op.last;
+        let pop = valid && self.op.ready.val() && op.last && !op.more;
         if push {
             let tail = self.head.q.val() + self.fill.q.val().get_bits::<4>(0);
             self.turns.d.next = self.turns.q.val().replace_bit(tail.index(), !taken_r);

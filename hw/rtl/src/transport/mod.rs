@@ -1,6 +1,8 @@
 //! The rules of the protocol: responder, completer, commit, respond, requester.
 
 mod commit;
+mod completer;
+mod completer_rules;
 mod dispatch;
 pub mod opcode;
 mod requester;
@@ -9,13 +11,17 @@ mod respond;
 mod responder;
 mod responder_rules;
 pub mod sge;
+mod timers;
 
 pub use commit::Commit;
+pub use completer::Completer;
 pub use dispatch::Dispatch;
 pub use requester::Requester;
 pub use respond::Respond;
 pub use responder::Responder;
 
+#[cfg(test)]
+mod completer_tests;
 #[cfg(test)]
 mod kit;
 #[cfg(test)]

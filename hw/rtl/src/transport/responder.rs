@@ -278,6 +278,7 @@ impl Logic for Responder {
             pd: attributes.pd,
             need: access::REMOTE_WRITE.to_bits(),
             last: true,
+            more: false,
             rows: m.rows,
             psn: m.psn,
             reply: Reply {

@@ -1,0 +1,718 @@
+//! Decides what a response means: the requester's half of the protocol that looks back, one packet at a time.
+//!
+//! ```text
+//! cycle   0 Idle         1 Fetch           2 Look          3 Record            4 Act
+//!         take meta,     read oldest       row, sent:      record: where it    retire, land, complete,
+//!         read row       record, SGEs      does it count?  ends, where we are  write row
+//!                                          3 more cycles per further record that it acknowledges
+//! ```
+//! A response acknowledges all before it: the oldest record is retired again and again until `todo` PSNs are accounted for, in
+//! order, each with its completion. Then comes what the packet itself says: nothing, data of a READ, go back, wait, or
+//! the end of the QP. A READ in the way of an acknowledgement means that its response was lost: go back to it.
+//!
+//! Wake-up calls are its own business, which must leave in order with the packets: a timer is over, or a WQE cannot be
+//! executed. At most one is pending.
+//!
+//! It waits for its result's place only. `GoBack` has a queue of its own; when that is full, the message is dropped and the
+//! timer tries again. The requester takes kicks always, and fault reports are taken when no wake-up call is pending.
+
+use super::completer_rules::*;
+use super::opcode::*;
+use super::sge::{SgeMap, sge_map, sge_step};
+use super::timers::{Fired, Timers, Wait};
+use crate::{
+    msg::*,
+    stream::{Fifo, Sink, Source, Table, TablePort},
+};
+use abi::{
+    queue::send_op,
+    status::{cause, counter, wc},
+    table::access,
+};
+use hdl::prelude::*;
+
+/// Go backs that may wait for the requester.
+const BACKS: usize = 16;
+
+#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
+enum State {
+    Idle,
+    Fetch,
+    Look,
+    Record,
+    Act,
+    Next,
+    ReadWait,
+    ReadRow,
+}
+
+/// See the module.
+#[derive(LogicBlock)]
+pub struct Completer {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// From dispatch.
+    pub meta: Sink<RxMeta>,
+    /// To dispatch.
+    pub op: Source<RxOp>,
+    /// Calls that come back through `meta` in their turn.
+    pub wake: Source<Qp>,
+    /// A packet left for the MAC; always ready.
+    pub left: Sink<TxLeft>,
+    pub fault: Sink<SendFault>,
+    pub back: Source<GoBack>,
+    /// Something was acknowledged; the requester is always ready.
+    pub kick: Source<Qp>,
+    /// Serves the requester: what is acknowledged, two cycles later.
+    pub acked_re: Signal<In, Bit>,
+    pub acked_addr: Signal<In, Qp>,
+    pub acked: Signal<Out, Acked>,
+    /// Reads how far the requester is: two cycles later, and held.
+    pub sent_re: Signal<Out, Bit>,
+    pub sent_addr: Signal<Out, Qp>,
+    pub sent: Signal<In, Sent>,
+    /// Reads the record at QP x 128 + record: two cycles later.
+    pub record_re: Signal<Out, Bit>,
+    pub record_addr: Signal<Out, Bits<24>>,
+    pub record: Signal<In, Record>,
+    /// Reads the SGEs of the READ at QP x 16 + slot: two cycles later.
+    pub land_re: Signal<Out, Bit>,
+    pub land_addr: Signal<Out, Bits<24>>,
+    pub land: Signal<In, Bits<512>>,
+    pub view_re: Signal<Out, Bit>,
+    pub view_addr: Signal<Out, Qp>,
+    pub view: Signal<In, QpView>,
+    /// QP_SEND rows; a read gives the oldest unacknowledged PSN.
+    pub table: TablePort,
+    pub count: Signal<Out, Bits<64>>,
+
+    state: Reg<State>,
+    m: DFF<RxMeta>,
+    said: DFF<Said>,
+    now: DFF<Row>,
+    generation: DFF<Gen>,
+    sent_q: DFF<Sent>,
+    /// PSNs to acknowledge before the packet itself has its say.
+    todo: DFF<Psn>,
+    rec: DFF<Record>,
+    /// PSN behind the oldest record; bytes of its message before the oldest unacknowledged PSN.
+    rec_end: DFF<Psn>,
+    before: DFF<Bits<32>>,
+    map: DFF<SgeMap>,
+    /// The oldest READ's SGEs are in `map`.
+    mapped: DFF<Bit>,
+    /// Walk over the SGEs.
+    at: DFF<Bits<32>>,
+    want: DFF<Bits<14>>,
+    place: DFF<BufAddr>,
+    moved: DFF<Bit>,
+    sample: DFF<Bits<12>>,
+    sampled: DFF<Bit>,
+
+    attributes: Table<Attributes>,
+    rows: Table<Row>,
+    /// Oldest record and next READ slot, read in one cycle so that both come early.
+    heads: Ram<Bits<11>, 12>,
+    ackeds: Table<Acked>,
+    faults: Table<SendFault>,
+    timers: Timers,
+
+    /// The wake-up call: to be made; made and not yet served; what for.
+    call: Reg<Bit>,
+    busy: Reg<Bit>,
+    call_fault: DFF<Bit>,
+    fired: DFF<Fired>,
+
+    backs: Fifo<GoBack>,
+    op_valid: Reg<Bit>,
+    op_q: DFF<RxOp>,
+    kick_valid: Reg<Bit>,
+    kick_q: DFF<Qp>,
+    rvalid: Reg<Bit>,
+    rdata: DFF<Bits<512>>,
+    count_q: Reg<Bits<64>>,
+    _qps: Hidden<usize>,
+}
+
+impl Completer {
+    /// A completer of `qps` QPs, at most 4,096; a tick of 1.024 us has `tick` cycles (256 at 250 MHz).
+    pub fn new(qps: usize, tick: usize) -> Self {
+        Completer {
+            clock: Default::default(),
+            rst: Default::default(),
+            meta: Default::default(),
+            op: Default::default(),
+            wake: Default::default(),
+            left: Default::default(),
+            fault: Default::default(),
+            back: Default::default(),
+            kick: Default::default(),
+            acked_re: Default::default(),
+            acked_addr: Default::default(),
+            acked: Default::default(),
+            sent_re: Default::default(),
+            sent_addr: Default::default(),
+            sent: Default::default(),
+            record_re: Default::default(),
+            record_addr: Default::default(),
+            record: Default::default(),
+            land_re: Default::default(),
+            land_addr: Default::default(),
+            land: Default::default(),
+            view_re: Default::default(),
+            view_addr: Default::default(),
+            view: Default::default(),
+            table: Default::default(),
+            count: Default::default(),
+            state: Default::default(),
+            m: Default::default(),
+            said: Default::default(),
+            now: Default::default(),
+            generation: Default::default(),
+            sent_q: Default::default(),
+            todo: Default::default(),
+            rec: Default::default(),
+            rec_end: Default::default(),
+            before: Default::default(),
+            map: Default::default(),
+            mapped: Default::default(),
+            at: Default::default(),
+            want: Default::default(),
+            place: Default::default(),
+            moved: Default::default(),
+            sample: Default::default(),
+            sampled: Default::default(),
+            attributes: Table::new(qps, "block"),
+            rows: Table::new(qps, "block"),
+            heads: Default::default(),
+            ackeds: Table::new(qps, "block"),
+            faults: Table::new(qps, "block"),
+            timers: Timers::new(qps, tick),
+            call: Default::default(),
+            busy: Default::default(),
+            call_fault: Default::default(),
+            fired: Default::default(),
+            backs: Fifo::new(BACKS),
+            op_valid: Default::default(),
+            op_q: Default::default(),
+            kick_valid: Default::default(),
+            kick_q: Default::default(),
+            rvalid: Default::default(),
+            rdata: Default::default(),
+            count_q: Default::default(),
+            _qps: Hidden(qps),
+        }
+    }
+}
+
+impl Logic for Completer {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, state, call, busy, op_valid, kick_valid, rvalid, count_q);
+        dff_setup!(self, clock, m, said, now, generation, sent_q, todo, rec, rec_end, before, map, mapped);
+        dff_setup!(self, clock, at, want, place, moved, sample, sampled, call_fault, fired, op_q, kick_q, rdata);
+        clock!(self, clock, attributes, rows, heads, ackeds, faults);
+        clock_reset!(self, clock, rst, timers, backs);
+
+        let state = self.state.q.val();
+        let m = self.m.q.val();
+        let said = self.said.q.val();
+        let now = self.now.q.val();
+        let sent = self.sent_q.q.val();
+        let todo = self.todo.q.val();
+        let rec = self.rec.q.val();
+        let attributes = self.attributes.rdata.val();
+        let row = self.rows.rdata.val();
+        let fault = self.faults.rdata.val();
+        let view = self.view.val();
+        let qp = m.qpn.get_bits::<12>(0);
+        let table = self.table.req.val();
+        let idle = state == State::Idle;
+        let take = idle && self.meta.valid.val() && !self.table.valid.val();
+        let table_now = idle && self.table.valid.val();
+        let op_free = !self.op_valid.q.val() || self.op.ready.val();
+
+        // ---- Ports and their defaults.
+        self.meta.ready.next = idle && !self.table.valid.val();
+        self.table.ready.next = idle;
+        self.table.rdata.next = self.rdata.q.val();
+        self.table.rvalid.next = self.rvalid.q.val();
+        self.rvalid.d.next = false;
+        self.op.data.next = self.op_q.q.val();
+        self.op.valid.next = self.op_valid.q.val();
+        self.kick.data.next = self.kick_q.q.val();
+        self.kick.valid.next = self.kick_valid.q.val();
+        if self.op.ready.val() {
+            self.op_valid.d.next = false;
+        }
+        if self.kick.ready.val() {
+            self.kick_valid.d.next = false;
+        }
+        Source::<GoBack>::link(&mut self.back, &mut self.backs.m);
+
+        // ---- Reads of the packet's QP, or of a row for the table bus.
+        let incoming = self.meta.data.val();
+        let who = if take { incoming.qpn } else { table.index };
+        let read = take || (table_now && !table.write);
+        self.attributes.re.next = read;
+        self.attributes.raddr.next = who;
+        self.rows.re.next = read;
+        self.rows.raddr.next = who;
+        self.heads.re.next = read;
+        self.heads.raddr.next = who.get_bits::<12>(0);
+        self.faults.re.next = take;
+        self.faults.raddr.next = who;
+        self.view_re.next = take;
+        self.view_addr.next = who.get_bits::<12>(0);
+        self.sent_re.next = take;
+        self.sent_addr.next = who.get_bits::<12>(0);
+        self.timers.mark_re.next = take;
+        self.timers.mark_addr.next = who.get_bits::<12>(0);
+        let head = self.heads.rdata.val();
+        let mut record: Bits<7> = head.get_bits::<7>(0);
+        let mut read_record = state == State::Fetch;
+        self.land_re.next = state == State::Fetch;
+        self.land_addr.next = cat!(24; bits::<8>(0), qp, head.get_bits::<4>(7));
+
+        // ---- Wake-up calls: a fault of the send side, or a timer.
+        let fault_now = self.fault.valid.val() && !self.busy.q.val();
+        self.fault.ready.next = !self.busy.q.val();
+        self.faults.we.next = fault_now;
+        self.faults.waddr.next = self.fault.data.val().qpn.cast::<24>();
+        self.faults.wdata.next = self.fault.data.val();
+        let fired_now = self.timers.fired_valid.val() && !self.busy.q.val() && !self.fault.valid.val();
+        self.timers.take.next = fired_now;
+        if fault_now || fired_now {
+            self.busy.d.next = true;
+            self.call.d.next = true;
+            self.call_fault.d.next = fault_now;
+            self.fired.d.next = self.timers.fired.val();
+            if fault_now {
+                self.fired.d.next.qpn = self.fault.data.val().qpn;
+            }
+        }
+        self.wake.valid.next = self.call.q.val();
+        self.wake.data.next = self.fired.q.val().qpn;
+        if self.call.q.val() && self.wake.ready.val() {
+            self.call.d.next = false;
+        }
+        self.left.ready.next = true;
+        self.timers.left.next = self.left.data.val();
+        self.timers.left_valid.next = self.left.valid.val();
+
+        // ---- What the oldest record says, from registers.
+        let has = now.record != sent.record;
+        let is_read = has && rec.opcode == send_op::READ;
+        let span = self.rec_end.q.val() - now.psn;
+        let all = todo >= span;
+        // A READ in the way of what is acknowledged. An ACK within its PSNs is unsolicited, a NAK there is about it.
+        let lost = if said.kind == SAYS_ACK {
+            todo > span
+        } else if said.kind == SAYS_END {
+            all
+        } else {
+            true
+        };
+        let before = self.before.q.val();
+        let stretch = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
+        let remaining = rec.length - before;
+        let final_one = now.psn + 1 == self.rec_end.q.val();
+        let sound = response_is_sound(m, final_one, remaining, attributes.mtu);
+        let fault_delta = fault.psn - now.psn;
+        let fault_known = fault.generation == self.generation.q.val();
+        let fired = self.fired.q.val();
+        let backs_ready = self.backs.s.ready.val();
+
+        // The record retired, and the row as progress leaves it.
+        let mut ahead = now;
+        ahead.retry = attributes.retry;
+        ahead.fires = 0.into();
+        ahead.recovering = false;
+        ahead.rnr = false;
+        if said.kind != SAYS_RNR {
+            ahead.rnr_retry = attributes.rnr_retry;
+        }
+        let mut retired = ahead;
+        retired.psn = self.rec_end.q.val();
+        retired.record = now.record + 1;
+        retired.message = self.rec_end.q.val();
+        retired.index = rec.wqe_index + rec.blocks.cast::<16>();
+        retired.reading = false;
+        if is_read {
+            retired.reads = now.reads + 1;
+        }
+
+        // Defaults of what this cycle does. The op frees the rows and completes nothing.
+        let mut new = now;
+        let mut moved = self.moved.q.val();
+        let mut emit = false;
+        let mut ends = false;
+        let mut again = false;
+        let mut go_back = false;
+        let mut end_status: Bits<8> = 0.into();
+        let mut end_cause: Bits<8> = 0.into();
+        let mut of_fault = false;
+        let mut count: Bits<64> = 0.into();
+        let mut op = RxOp {
+            qpn: qp,
+            generation: self.generation.q.val(),
+            response: true,
+            write: false,
+            key: stretch.key,
+            va: stretch.va,
+            len: stretch.len,
+            span: stretch.len.cast::<32>(),
+            buf: self.place.q.val(),
+            pd: attributes.pd,
+            need: access::LOCAL_WRITE.to_bits(),
+            last: true,
+            more: false,
+            rows: m.rows,
+            psn: m.psn,
+            reply: Reply {
+                ack: false,
+                read: false,
+                again: false,
+                psn: 0.into(),
+                msn: 0.into(),
+                syndrome: 0.into(),
+                slot: 0.into(),
+            },
+            completion: Completion {
+                valid: false,
+                cqn: attributes.cqn,
+                qpn: qp,
+                generation: self.generation.q.val(),
+                status: wc::SUCCESS.to_bits(),
+                cause: cause::NONE.to_bits(),
+                opcode: rec.opcode,
+                wqe_index: rec.wqe_index,
+                blocks: rec.blocks,
+                length: rec.length,
+                imm: 0.into(),
+                solicited: false,
+                vlan: 0.into(),
+                src_qpn: 0.into(),
+            },
+        };
+
+        match state {
+            State::Idle => {
+                if table_now {
+                    if !table.write {
+                        self.state.d.next = State::ReadWait;
+                    }
+                } else if take {
+                    self.m.d.next = incoming;
+                    self.state.d.next = State::Fetch;
+                }
+            }
+            State::Fetch => {
+                self.state.d.next = State::Look;
+            }
+            State::Look => {
+                let exists = m.qpn < elab!(bits::<24>(self._qps.0 as u64));
+                let ahead = m.psn - row.psn;
+                let valid = ahead < self.sent.val().psn - row.psn;
+                let says = understand(m, exists && runs(view.state) && !row.halted, valid, self.call_fault.q.val());
+                self.said.d.next = says;
+                self.todo.d.next = if !says.counts || says.kind == SAYS_TIMER || says.kind == SAYS_FAULT {
+                    0.into()
+                } else if says.kind == SAYS_ACK {
+                    ahead + 1
+                } else {
+                    ahead
+                };
+                self.now.d.next = row;
+                self.generation.d.next = view.generation;
+                self.sent_q.d.next = self.sent.val();
+                self.moved.d.next = false;
+                self.mapped.d.next = false;
+                // A round trip is measured on an answer to the very packet that left last, unless it was sent again.
+                let mark = self.timers.mark.val();
+                let trip = self.timers.now.val().get_bits::<16>(0) - mark.time;
+                self.sampled.d.next = m.psn == mark.psn && !row.fires.any() && !row.recovering && !row.rnr;
+                self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };
+                self.state.d.next = State::Record;
+            }
+            State::Record => {
+                let here = self.record.val();
+                self.rec.d.next = here;
+                self.rec_end.d.next = here.psn + here.packets;
+                let bytes = psns_to_bytes(now.psn - here.psn, attributes.mtu).get_bits::<32>(0);
+                self.before.d.next = bytes;
+                self.at.d.next = bytes;
+                self.want.d.next = m.payload;
+                self.place.d.next = m.buf;
+                if !self.mapped.q.val() {
+                    self.map.d.next = sge_map(self.land.val());
+                }
+                self.mapped.d.next = true;
+                self.state.d.next = State::Act;
+            }
+            State::Act => {
+                if !said.counts {
+                    ends = true;
+                    count = count.replace_bit(counter::RX_QP_STATE, !said.call && !said.runs);
+                    count = count.replace_bit(counter::RX_STALE_RESPONSE, !said.call && said.runs);
+                } else if todo.any() && has && !is_read {
+                    // Acknowledged: a whole record, or the front of one.
+                    new = if all { retired } else { ahead };
+                    if !all {
+                        new.psn = now.psn + todo;
+                    }
+                    moved = true;
+                    let rest = if all { todo - span } else { 0.into() };
+                    let finished = !rest.any() && said.kind == SAYS_ACK && !now.fault;
+                    let completes = all && rec.signaled;
+                    op.completion.valid = completes;
+                    op.more = !finished;
+                    if !finished {
+                        op.rows = 0.into();
+                    }
+                    emit = completes && !finished;
+                    ends = finished;
+                    again = !finished;
+                    self.todo.d.next = if op_free || !(emit || ends) { rest } else { todo };
+                    count = count.replace_bit(counter::RX_ACCEPTED, finished);
+                } else if todo.any() && is_read && lost {
+                    // Its response was lost on the way: implied NAK.
+                    go_back = !now.recovering;
+                    ends = true;
+                    count = count.replace_bit(counter::RX_ACCEPTED, true);
+                } else if todo.any() && said.kind != SAYS_END || said.kind == SAYS_ACK {
+                    // All is acknowledged; or an unsolicited ACK within a READ, which says nothing about its response.
+                    let due = now.fault && fault_known && !fault_delta.any();
+                    if due {
+                        of_fault = true;
+                        end_status = fault.status;
+                        end_cause = fault.cause;
+                    }
+                    ends = true;
+                    count = count.replace_bit(counter::RX_ACCEPTED, moved);
+                    count = count.replace_bit(counter::RX_STALE_RESPONSE, !moved);
+                } else if said.kind == SAYS_DATA {
+                    if !is_read {
+                        ends = true;
+                        count = count.replace_bit(counter::RX_STALE_RESPONSE, true);
+                    } else if !sound {
+                        end_status = wc::BAD_RESP.to_bits();
+                        end_cause = cause::BAD_RESPONSE.to_bits();
+                        ends = true;
+                    } else {
+                        op.write = m.payload.any();
+                        op.last = stretch.last || !m.payload.any();
+                        emit = true;
+                        if op.last {
+                            moved = true;
+                            new = if final_one { retired } else { ahead };
+                            if !final_one {
+                                new.psn = now.psn + 1;
+                                new.reading = true;
+                            }
+                            op.completion.valid = final_one && rec.signaled;
+                            // A fault may be due now: look again, as after an ACK.
+                            again = final_one && now.fault;
+                            ends = !again;
+                            op.more = again;
+                            if again {
+                                op.rows = 0.into();
+                                if op_free {
+                                    self.said.d.next.kind = SAYS_ACK.to_bits();
+                                }
+                            }
+                            count = count.replace_bit(counter::RX_ACCEPTED, ends);
+                        }
+                    }
+                } else if said.kind == SAYS_GO_BACK {
+                    go_back = true;
+                    ends = true;
+                    count = count.replace_bit(counter::RX_ACCEPTED, true);
+                } else if said.kind == SAYS_RNR {
+                    ends = true;
+                    count = count.replace_bit(counter::RNR_RECEIVED, true);
+                    count = count.replace_bit(counter::RX_ACCEPTED, true);
+                    if now.rnr_retry == 0 {
+                        end_status = wc::RNR_RETRY_EXC.to_bits();
+                        end_cause = cause::RNR_RETRY_EXCEEDED.to_bits();
+                    } else {
+                        if now.rnr_retry != 7 {
+                            new.rnr_retry = now.rnr_retry - 1;
+                        }
+                        new.rnr = true;
+                        new.rnr_code = m.syndrome.get_bits::<5>(0);
+                        new.turn = now.turn + 1;
+                    }
+                } else if said.kind == SAYS_END {
+                    ends = true;
+                    end_status = said.status;
+                    end_cause = said.cause;
+                    count = count.replace_bit(counter::RX_ACCEPTED, true);
+                } else if said.kind == SAYS_TIMER {
+                    ends = true;
+                    go_back = has && fired.psn == now.psn && fired.turn == now.turn;
+                } else {
+                    // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
+                    ends = true;
+                    if fault_known && !fault_delta.any() {
+                        of_fault = true;
+                        end_status = fault.status;
+                        end_cause = fault.cause;
+                    } else if fault_known {
+                        new.fault = !fault_delta.get_bit(23);
+                        go_back = fault_delta.get_bit(23);
+                    }
+                }
+
+                // Going back, and what it costs.
+                if go_back {
+                    let timer = said.kind == SAYS_TIMER;
+                    let free = (timer && (now.rnr || !fired.verbs)) || said.kind == SAYS_FAULT;
+                    if !free && !now.retry.any() {
+                        end_status = wc::RETRY_EXC.to_bits();
+                        end_cause = cause::RETRY_EXCEEDED.to_bits();
+                        go_back = false;
+                    } else if backs_ready {
+                        if !free {
+                            new.retry = now.retry - 1;
+                        }
+                        if timer && !now.rnr && now.fires != 15 {
+                            new.fires = now.fires + 1;
+                        }
+                        new.rnr = false;
+                        new.reading = false;
+                        new.recovering = true;
+                        new.fault = false;
+                        new.turn = now.turn + 1;
+                        count = count.replace_bit(counter::RETRY_NAK, !timer && said.kind != SAYS_FAULT);
+                        count = count.replace_bit(counter::RETRY_TIMEOUT, timer && !now.rnr && fired.verbs);
+                        count = count.replace_bit(counter::RETRY_FAST_TIMER, timer && !now.rnr && !fired.verbs);
+                    }
+                }
+                if end_cause.any() {
+                    new.halted = true;
+                    op.completion.valid = true;
+                    op.completion.status = end_status;
+                    op.completion.cause = end_cause;
+                    // A failed WQE has no record yet; a failed frame has one.
+                    if of_fault && fault.blocks.any() {
+                        op.completion.wqe_index = fault.wqe_index;
+                        op.completion.blocks = fault.blocks;
+                        op.completion.opcode = fault.opcode;
+                    }
+                    // Without either there is nothing to complete: an event must do.
+                    if !has && !(of_fault && fault.blocks.any()) {
+                        op.completion.valid = false;
+                    }
+                }
+                if said.kind == SAYS_ACK && self.sampled.q.val() || said.kind == SAYS_DATA && self.sampled.q.val() {
+                    if ends && moved {
+                        let (srtt, rttvar) = measure(new.srtt, new.rttvar, self.sample.q.val());
+                        new.srtt = srtt;
+                        new.rttvar = rttvar;
+                    }
+                }
+
+                let emits = emit || ends;
+                if !emits || op_free {
+                    self.now.d.next = new;
+                    self.moved.d.next = moved;
+                    self.op_valid.d.next = emits || (self.op_valid.q.val() && !self.op.ready.val());
+                    if emits {
+                        self.op_q.d.next = op;
+                    }
+                    self.at.d.next = self.at.q.val() + stretch.len.cast::<32>();
+                    self.want.d.next = self.want.q.val() - stretch.len;
+                    self.place.d.next = self.place.q.val() + stretch.len.cast::<20>();
+                    if ends {
+                        self.state.d.next = State::Idle;
+                    } else if again {
+                        self.state.d.next = State::Next;
+                        read_record = true;
+                        record = new.record;
+                    }
+                } else {
+                    count = 0.into();
+                    ends = false;
+                    go_back = false;
+                }
+            }
+            State::Next => {
+                self.state.d.next = State::Record;
+            }
+            State::ReadWait => {
+                self.state.d.next = State::ReadRow;
+            }
+            State::ReadRow => {
+                self.rdata.d.next = row_of(attributes, row);
+                self.rvalid.d.next = true;
+                self.state.d.next = State::Idle;
+            }
+        }
+
+        self.record_re.next = read_record;
+        self.record_addr.next = cat!(24; bits::<5>(0), qp, record);
+
+        // ---- The end of a packet: row, copies, timer, messages to the requester.
+        let done = state == State::Act && ends;
+        let counts = done && said.counts;
+        let load = table_now && table.write && loads(table.row);
+        let first = fresh(table.row);
+        let written = if load { first } else { new };
+        let at = if load { table.index } else { m.qpn };
+        self.attributes.we.next = table_now && table.write;
+        self.attributes.waddr.next = table.index;
+        self.attributes.wdata.next = attributes_of(table.row);
+        self.rows.we.next = load || counts;
+        self.rows.waddr.next = at;
+        self.rows.wdata.next = written;
+        self.heads.we.next = load || counts;
+        self.heads.waddr.next = at.get_bits::<12>(0);
+        self.heads.wdata.next = cat!(11; written.reads.get_bits::<4>(0), written.record);
+        self.ackeds.we.next = load || counts;
+        self.ackeds.waddr.next = at;
+        self.ackeds.wdata.next = Acked {
+            psn: written.psn,
+            record: written.record,
+            reads: written.reads,
+            message: written.message,
+            wqe_index: written.index,
+        };
+        self.ackeds.re.next = self.acked_re.val();
+        self.ackeds.raddr.next = self.acked_addr.val().cast::<24>();
+        self.acked.next = self.ackeds.rdata.val();
+        self.timers.we.next = load || counts;
+        self.timers.waddr.next = at.get_bits::<12>(0);
+        self.timers.wait.next = Wait {
+            psn: written.psn,
+            turn: written.turn,
+            rnr: written.rnr,
+            rnr_code: written.rnr_code,
+            reading: written.reading,
+            over: written.halted,
+            fires: written.fires,
+            timeout: if load { attributes_of(table.row).timeout } else { attributes.timeout },
+            srtt: written.srtt,
+            rttvar: written.rttvar,
+        };
+        self.backs.s.valid.next = counts && go_back;
+        self.backs.s.data.next = GoBack {
+            qpn: qp,
+            generation: self.generation.q.val(),
+            psn: now.psn,
+            record: now.record,
+            wqe_index: if has { rec.wqe_index } else { now.index },
+            offset: if has { before } else { 0.into() },
+            reads: now.reads,
+        };
+        if counts && moved {
+            self.kick_valid.d.next = true;
+            self.kick_q.d.next = qp;
+        }
+        if done && said.call {
+            self.busy.d.next = false;
+        }
+        self.count_q.d.next = count;
+        self.count.next = self.count_q.q.val();
+    }
+}

@@ -1,0 +1,246 @@
+//! The completer's rules as functions of packet and row. `completer` says when each is asked.
+
+use super::opcode::*;
+use crate::msg::*;
+use abi::{
+    status::{cause, wc},
+    table::{qp_send, qp_state},
+    wire::op,
+};
+use hdl::prelude::*;
+
+/// Acknowledges up to its PSN, itself included.
+pub const SAYS_ACK: u8 = 0;
+/// Data of a READ.
+pub const SAYS_DATA: u8 = 1;
+/// NAK sequence error: send again from its PSN on.
+pub const SAYS_GO_BACK: u8 = 2;
+/// The receiver is not ready: wait.
+pub const SAYS_RNR: u8 = 3;
+/// A NAK that ends the QP.
+pub const SAYS_END: u8 = 4;
+/// Wake-up call: a timer is over.
+pub const SAYS_TIMER: u8 = 5;
+/// Wake-up call: the send side failed.
+pub const SAYS_FAULT: u8 = 6;
+
+/// What firmware sets of a send side. Writer: the table bus.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Attributes {
+    /// Path MTU code.
+    pub mtu: Bits<3>,
+    /// Protection domain.
+    pub pd: Bits<16>,
+    /// CQ.
+    pub cqn: Bits<12>,
+    /// Retries after NAK and timeout.
+    pub retry: Bits<3>,
+    /// Retries after RNR; 7 is without limit.
+    pub rnr_retry: Bits<3>,
+    /// Verbs timeout.
+    pub timeout: Bits<5>,
+}
+
+/// How far a send side is acknowledged. Writer: the completer.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Row {
+    /// Oldest unacknowledged PSN. Within a READ: the next PSN of its response.
+    pub psn: Psn,
+    /// Oldest record in flight, if it is not the requester's next.
+    pub record: Bits<7>,
+    /// READs completed, free-running.
+    pub reads: Bits<8>,
+    /// First block and first PSN behind the messages that are complete.
+    pub index: Bits<16>,
+    pub message: Psn,
+    /// Retries left.
+    pub retry: Bits<3>,
+    /// RNR retries left.
+    pub rnr_retry: Bits<3>,
+    /// Waits after an RNR NAK, of this timer code.
+    pub rnr: Bit,
+    /// RNR timer code.
+    pub rnr_code: Bits<5>,
+    /// Changes when the timer begins anew.
+    pub turn: Bits<4>,
+    /// Firings of the fast timer without progress.
+    pub fires: Bits<4>,
+    /// The oldest record is a READ, and its response has begun.
+    pub reading: Bit,
+    /// Went back, no progress since.
+    pub recovering: Bit,
+    /// A fault of the send side waits for its turn.
+    pub fault: Bit,
+    /// An error ended the QP.
+    pub halted: Bit,
+    /// See `timers::Wait`.
+    pub srtt: Bits<16>,
+    /// See `timers::Wait`.
+    pub rttvar: Bits<16>,
+}
+
+/// What a packet says.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Said {
+    /// One of the `SAYS` constants.
+    pub kind: Bits<3>,
+    /// It is about something that was sent and not acknowledged; a call always is, while the QP runs.
+    pub counts: Bit,
+    /// The QP runs.
+    pub runs: Bit,
+    /// It is a wake-up call.
+    pub call: Bit,
+    /// With `SAYS_END`: status of the completion.
+    pub status: Bits<8>,
+    /// With `SAYS_END`: cause.
+    pub cause: Bits<8>,
+}
+
+/// States in which responses are heard.
+#[hdl_fn]
+pub fn runs(state: Bits<3>) -> Bit {
+    state == qp_state::RTS || state == qp_state::SQD
+}
+
+/// What packet `m` says. `valid`: its PSN is in flight.
+#[hdl_fn]
+pub fn understand(m: RxMeta, runs: Bit, valid: Bit, call_fault: Bit) -> Said {
+    let call = m.opcode == WAKE;
+    let class = m.syndrome.get_bits::<3>(5);
+    let low = m.syndrome.get_bits::<5>(0);
+    let is_ack = m.opcode == op::ACK;
+    let is_data = m.opcode >= op::READ_RESPONSE_FIRST && m.opcode <= op::READ_RESPONSE_ONLY;
+    let known = is_data || is_ack && (class == 0 || class == 1 || class == 3 && low <= 3);
+    let kind: Bits<3> = if call {
+        if call_fault { SAYS_FAULT.to_bits() } else { SAYS_TIMER.to_bits() }
+    } else if is_data {
+        SAYS_DATA.to_bits()
+    } else if class == 0 {
+        SAYS_ACK.to_bits()
+    } else if class == 1 {
+        SAYS_RNR.to_bits()
+    } else if low == 0 {
+        SAYS_GO_BACK.to_bits()
+    } else {
+        SAYS_END.to_bits()
+    };
+    Said {
+        kind,
+        counts: runs && (call || valid && known),
+        runs,
+        call,
+        status: if low == 1 {
+            wc::REM_INV_REQ.to_bits()
+        } else if low == 2 {
+            wc::REM_ACCESS.to_bits()
+        } else {
+            wc::REM_OP.to_bits()
+        },
+        cause: if low == 1 {
+            cause::NAK_INVALID_REQUEST.to_bits()
+        } else if low == 2 {
+            cause::NAK_REMOTE_ACCESS.to_bits()
+        } else {
+            cause::NAK_REMOTE_OPERATION.to_bits()
+        },
+    }
+}
+
+/// Lengths of a READ response packet: the MTU, or at the end all that `remains`. FIRST and MIDDLE are taken for each
+/// other: after a go back the old response may still arrive.
+#[hdl_fn]
+pub fn response_is_sound(m: RxMeta, final_one: Bit, remains: Bits<32>, mtu: Bits<3>) -> Bit {
+    let ends = m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY;
+    let pad = (m.payload.get_bits::<2>(0) + m.pad) == 0;
+    let size = if final_one { m.payload.cast::<32>() == remains } else { m.payload == mtu_bytes(mtu) };
+    ends == final_one && size && pad
+}
+
+/// Smoothed round trip and deviation after a sample in ticks (RFC 6298, in eighths and quarters).
+#[hdl_fn]
+pub fn measure(srtt: Bits<16>, rttvar: Bits<16>, sample: Bits<12>) -> (Bits<16>, Bits<16>) {
+    let sample = sample.cast::<16>();
+    let smooth = srtt >> 3;
+    let above = sample >= smooth;
+    let error = if above { sample - smooth } else { smooth - sample };
+    let first = !srtt.any();
+    // One eighth at least: zero stands for no measurement.
+    let begin = (sample << 3) | 1;
+    let next = if above { srtt + error } else { srtt - error };
+    (
+        if first {
+            begin
+        } else if next.any() {
+            next
+        } else {
+            1.into()
+        },
+        if first { sample << 1 } else { rttvar - (rttvar >> 2) + error },
+    )
+}
+
+/// The row restarts its queue.
+#[hdl_fn]
+pub fn loads(row: Bits<512>) -> Bit {
+    row.get_bit(elab!(qp_send::LOAD.lsb))
+}
+
+/// Attributes of a QP_SEND row.
+#[hdl_fn]
+pub fn attributes_of(row: Bits<512>) -> Attributes {
+    Attributes {
+        mtu: row.get_bits::<3>(elab!(qp_send::MTU.lsb)),
+        pd: row.get_bits::<16>(elab!(qp_send::PD.lsb)),
+        cqn: row.get_bits::<12>(elab!(qp_send::CQN.lsb)),
+        retry: row.get_bits::<3>(elab!(qp_send::RETRY_COUNT.lsb)),
+        rnr_retry: row.get_bits::<3>(elab!(qp_send::RNR_RETRY.lsb)),
+        timeout: row.get_bits::<5>(elab!(qp_send::TIMEOUT.lsb)),
+    }
+}
+
+/// Row of a queue that a QP_SEND row has just loaded.
+#[hdl_fn]
+pub fn fresh(row: Bits<512>) -> Row {
+    let attributes = attributes_of(row);
+    Row {
+        psn: row.get_bits::<24>(elab!(qp_send::PSN.lsb)),
+        record: 0.into(),
+        reads: 0.into(),
+        index: 0.into(),
+        message: row.get_bits::<24>(elab!(qp_send::PSN.lsb)),
+        retry: attributes.retry,
+        rnr_retry: attributes.rnr_retry,
+        rnr: false,
+        rnr_code: 0.into(),
+        turn: 0.into(),
+        fires: 0.into(),
+        reading: false,
+        recovering: false,
+        fault: false,
+        halted: false,
+        srtt: 0.into(),
+        rttvar: 0.into(),
+    }
+}
+
+/// The QP_SEND row as it stands, with the oldest unacknowledged PSN.
+#[hdl_fn]
+pub fn row_of(attributes: Attributes, row: Row) -> Bits<512> {
+    cat!(
+        512;
+        bits::<411>(0),
+        attributes.timeout,
+        bits::<5>(0),
+        row.rnr_retry,
+        false,
+        row.retry,
+        bits::<12>(0),
+        row.psn,
+        bits::<12>(0),
+        attributes.cqn,
+        attributes.pd,
+        false,
+        attributes.mtu,
+        bits::<4>(0)
+    )
+}

@@ -1,0 +1,289 @@
+//! Watches over what a requester waits for: one scanner over all QPs, one QP a cycle. For the completer.
+//!
+//! ```text
+//! cycle    0           2                     3            4
+//!          read rows   same wait as before?  how long?    over: `fired`; write alarm
+//! ```
+//! Time is in ticks of 1.024 us, so that the verbs timeout 4.096 us x 2^t is 4 x 2^t ticks. A wait begins when the
+//! scanner first sees it, and begins anew when the oldest unacknowledged PSN or the `turn` changes. So its length is exact
+//! to one round of the scanner (1 us for 256 QPs at 250 MHz).
+//!
+//! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, or a READ
+//! response is under way. Its time is srtt + 4 rttvar + 1, at least 5 ticks, doubled at each firing without progress up to
+//! the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before the first
+//! measurement it is [`FIRST`] ticks.
+
+use crate::{
+    msg::*,
+    stream::{Table, Table2},
+};
+use abi::wire::RNR_TIMER_10US;
+use hdl::prelude::*;
+
+/// Fast timer before the first measurement, in ticks.
+pub const FIRST: u64 = 128;
+/// Least fast timer, in ticks.
+pub const LEAST: u64 = 5;
+/// Longest wait, in ticks (18 minutes): longer verbs timeouts are cut to it.
+const LONGEST: u64 = 1 << 30;
+
+/// RNR timer codes in ticks of 1.024 us, rounded up.
+pub const RNR_TICKS: [u64; 32] = {
+    let mut ticks = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        ticks[i] = (RNR_TIMER_10US[i] as u64 * 10_000).div_ceil(1024);
+        i += 1;
+    }
+    ticks
+};
+
+/// What a QP waits for. Writer: the completer.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Wait {
+    /// Oldest unacknowledged PSN.
+    pub psn: Psn,
+    /// Changes when the wait begins anew.
+    pub turn: Bits<4>,
+    /// An RNR timer runs, of this code.
+    pub rnr: Bit,
+    pub rnr_code: Bits<5>,
+    /// A READ response is under way.
+    pub reading: Bit,
+    /// An error ended the QP: it waits for nothing.
+    pub over: Bit,
+    /// Fast firings without progress.
+    pub fires: Bits<4>,
+    /// Verbs timeout, 0 for never.
+    pub timeout: Bits<5>,
+    /// Smoothed round trip, in eighths of a tick, 0 before the first; its mean deviation, in quarters.
+    pub srtt: Bits<16>,
+    pub rttvar: Bits<16>,
+}
+
+/// The latest packet that asks for an answer and left for the MAC. Writer: this block, for `left`.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Mark {
+    /// Its PSN.
+    pub psn: Psn,
+    /// When it left.
+    pub time: Bits<16>,
+}
+
+/// The scanner's memory of a QP.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Alarm {
+    running: Bit,
+    psn: Psn,
+    turn: Bits<4>,
+    since: Bits<32>,
+}
+
+/// A wait that is over.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Fired {
+    /// QP.
+    pub qpn: Qp,
+    /// Oldest unacknowledged PSN, and turn, then.
+    pub psn: Psn,
+    pub turn: Bits<4>,
+    /// The verbs timeout, not a fast one.
+    pub verbs: Bit,
+}
+
+/// See the module.
+#[derive(LogicBlock)]
+pub struct Timers {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// A packet left for the MAC.
+    pub left: Signal<In, TxLeft>,
+    pub left_valid: Signal<In, Bit>,
+    /// Writes a QP's wait.
+    pub we: Signal<In, Bit>,
+    pub waddr: Signal<In, Qp>,
+    pub wait: Signal<In, Wait>,
+    /// Reads a QP's mark: two cycles later.
+    pub mark_re: Signal<In, Bit>,
+    pub mark_addr: Signal<In, Qp>,
+    pub mark: Signal<Out, Mark>,
+    /// Time in ticks.
+    pub now: Signal<Out, Bits<32>>,
+    /// A wait is over; it counts when `take` is high in that cycle, else it is told again a round later.
+    pub fired: Signal<Out, Fired>,
+    pub fired_valid: Signal<Out, Bit>,
+    pub take: Signal<In, Bit>,
+    time: Reg<Bits<32>>,
+    fraction: Reg<Bits<16>>,
+    qp: Reg<Qp>,
+    valid: [Reg<Bit>; 4],
+    who: [DFF<Qp>; 4],
+    marks: Table2<Mark>,
+    waits: Table<Wait>,
+    alarms: Table<Alarm>,
+    /// Stage 3.
+    waiting: DFF<Bit>,
+    same: DFF<Bit>,
+    base: DFF<Bits<16>>,
+    about: DFF<Wait>,
+    since: DFF<Bits<32>>,
+    elapsed: DFF<Bits<32>>,
+    /// Stage 4.
+    waiting4: DFF<Bit>,
+    same4: DFF<Bit>,
+    about4: DFF<Wait>,
+    since4: DFF<Bits<32>>,
+    elapsed4: DFF<Bits<32>>,
+    ticks: DFF<Bits<32>>,
+    verbs: DFF<Bit>,
+    _qps: Hidden<usize>,
+    _tick: Hidden<usize>,
+}
+
+impl Timers {
+    /// Timers of `qps` QPs; a tick of 1.024 us has `tick` cycles (256 at 250 MHz).
+    pub fn new(qps: usize, tick: usize) -> Self {
+        assert!((8..=4096).contains(&qps) && (1..=0xffff).contains(&tick));
+        Timers {
+            clock: Default::default(),
+            rst: Default::default(),
+            left: Default::default(),
+            left_valid: Default::default(),
+            we: Default::default(),
+            waddr: Default::default(),
+            wait: Default::default(),
+            mark_re: Default::default(),
+            mark_addr: Default::default(),
+            mark: Default::default(),
+            now: Default::default(),
+            fired: Default::default(),
+            fired_valid: Default::default(),
+            take: Default::default(),
+            time: Default::default(),
+            fraction: Default::default(),
+            qp: Default::default(),
+            valid: Default::default(),
+            who: Default::default(),
+            marks: Table2::new(qps, "block"),
+            waits: Table::new(qps, "block"),
+            alarms: Table::new(qps, "block"),
+            waiting: Default::default(),
+            same: Default::default(),
+            base: Default::default(),
+            about: Default::default(),
+            since: Default::default(),
+            elapsed: Default::default(),
+            waiting4: Default::default(),
+            same4: Default::default(),
+            about4: Default::default(),
+            since4: Default::default(),
+            elapsed4: Default::default(),
+            ticks: Default::default(),
+            verbs: Default::default(),
+            _qps: Hidden(qps),
+            _tick: Hidden(tick),
+        }
+    }
+}
+
+impl Logic for Timers {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, time, fraction, qp, valid);
+        dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed);
+        dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, ticks, verbs);
+        clock!(self, clock, marks, waits, alarms);
+        let time = self.time.q.val();
+        self.now.next = time;
+        self.fraction.d.next = self.fraction.q.val() + 1;
+        if self.fraction.q.val() == elab!(bits::<16>(self._tick.0 as u64 - 1)) {
+            self.fraction.d.next = 0.into();
+            self.time.d.next = time + 1;
+        }
+
+        // Marks: written when a packet leaves, read by the completer and the scanner.
+        let left = self.left.val();
+        self.marks.we.next = self.left_valid.val() && left.expects;
+        self.marks.waddr.next = left.qpn.cast::<24>();
+        self.marks.wdata.next = Mark { psn: left.psn, time: time.get_bits::<16>(0) };
+        self.marks.re.next = self.mark_re.val();
+        self.marks.raddr.next = self.mark_addr.val().cast::<24>();
+        self.mark.next = self.marks.rdata.val();
+        self.waits.we.next = self.we.val();
+        self.waits.waddr.next = self.waddr.val().cast::<24>();
+        self.waits.wdata.next = self.wait.val();
+
+        // Stage 0: the next QP.
+        let qp = self.qp.q.val();
+        self.qp.d.next = if qp == elab!(bits::<12>(self._qps.0 as u64 - 1)) { 0.into() } else { qp + 1 };
+        self.marks.re2.next = true;
+        self.marks.raddr2.next = qp.cast::<24>();
+        self.waits.re.next = true;
+        self.waits.raddr.next = qp.cast::<24>();
+        self.alarms.re.next = true;
+        self.alarms.raddr.next = qp.cast::<24>();
+        self.valid[0].d.next = true;
+        self.who[0].d.next = qp;
+        for i in 1..4 {
+            self.valid[i].d.next = self.valid[i - 1].q.val();
+            self.who[i].d.next = self.who[i - 1].q.val();
+        }
+
+        // Stage 2: does it wait, and is it the wait that was seen before?
+        let wait = self.waits.rdata.val();
+        let alarm = self.alarms.rdata.val();
+        let asked = !(self.marks.rdata2.val().psn - wait.psn).get_bit(23);
+        self.waiting.d.next = (asked || wait.rnr || wait.reading) && !wait.over;
+        self.same.d.next = alarm.running && alarm.psn == wait.psn && alarm.turn == wait.turn;
+        let round_trip = (wait.srtt >> 3) + wait.rttvar + 1;
+        self.base.d.next = if !wait.srtt.any() {
+            FIRST.to_bits()
+        } else if round_trip < LEAST {
+            LEAST.to_bits()
+        } else {
+            round_trip
+        };
+        self.about.d.next = wait;
+        self.since.d.next = alarm.since;
+        self.elapsed.d.next = time - alarm.since;
+
+        // Stage 3: how long may it take?
+        let about = self.about.q.val();
+        let fast = self.base.q.val().cast::<32>() << about.fires;
+        let four: Bits<32> = 4.into();
+        let never = !about.timeout.any();
+        let long = never || about.timeout >= 28;
+        let limit: Bits<32> = if long { LONGEST.to_bits() } else { four << about.timeout };
+        let mut ticks = if fast < limit { fast } else { limit };
+        for i in 0..32 {
+            if about.rnr && about.rnr_code == i {
+                ticks = elab!(bits::<32>(RNR_TICKS[i]));
+            }
+        }
+        self.ticks.d.next = ticks;
+        self.verbs.d.next = !(fast < limit) && !never;
+        self.waiting4.d.next = self.waiting.q.val();
+        self.same4.d.next = self.same.q.val();
+        self.about4.d.next = about;
+        self.since4.d.next = self.since.q.val();
+        self.elapsed4.d.next = self.elapsed.q.val();
+
+        // Stage 4: is it over?
+        let about = self.about4.q.val();
+        let same = self.same4.q.val();
+        let over = same && self.waiting4.q.val() && self.elapsed4.q.val() >= self.ticks.q.val();
+        let seen = self.valid[3].q.val();
+        self.fired.next =
+            Fired { qpn: self.who[3].q.val(), psn: about.psn, turn: about.turn, verbs: self.verbs.q.val() };
+        self.fired_valid.next = over && seen;
+        let keep = same && !(over && self.take.val());
+        self.alarms.we.next = seen;
+        self.alarms.waddr.next = self.who[3].q.val().cast::<24>();
+        self.alarms.wdata.next = Alarm {
+            running: self.waiting4.q.val(),
+            psn: about.psn,
+            turn: about.turn,
+            since: if keep { self.since4.q.val() } else { time },
+        };
+    }
+}
