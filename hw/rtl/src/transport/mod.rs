@@ -6,6 +6,7 @@ mod completer_rules;
 mod dispatch;
 pub mod opcode;
 mod requester;
+mod requester_rules;
 mod requester_wqe;
 mod respond;
 mod responder;

@@ -22,19 +22,21 @@
 //! cycles. While it waits, kicks are taken.
 
 use super::{
-    requester_wqe::{Wqe, fault_of, mtu_bytes, opcode_of, packets_of, sges_of, status_of, wqe_of},
+    requester_rules::{
+        ACK_UNITS, Attributes, Gate, Packet, Progress, Seen, advanced, attributes_of, gate_of, gone_back, loaded,
+        packet_of, skipped,
+    },
+    requester_wqe::{Wqe, opcode_of, sges_of, status_of, wqe_of},
     sge::{SgeMap, Stretch, sge_map, sge_step},
 };
 use crate::{
     msg::{
-        Acked, EpochMark, GoBack, Psn, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead,
-        TxSeg,
+        Acked, EpochMark, GoBack, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead, TxSeg,
     },
     queue::flags::Flags,
     stream::{Sink, Source, Table, TablePort},
 };
 use abi::{
-    queue::send_op,
     status::{cause, counter, wc},
     table::{id, qp_send, qp_state},
 };
@@ -42,52 +44,6 @@ use hdl::prelude::*;
 
 /// Bytes that a QP may send before another has its turn; a packet counts at least 64.
 pub const QUANTUM: u64 = 4096;
-/// Packets that may be unacknowledged (a READ may add 2^23).
-pub const WINDOW: u64 = 4096;
-/// Messages in flight: one less than there are records, so that full and empty differ.
-pub const MESSAGES: u64 = 127;
-/// AckReq at least once in so many units of 512 bytes: 16 KiB, or 32 small packets.
-const ACK_UNITS: u64 = 32;
-
-/// A QP's progress.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Progress {
-    /// Next PSN, at most `high`, from which on none was ever sent.
-    psn: Psn,
-    high: Psn,
-    /// WQE under way, and the bytes of its message that were sent.
-    index: Bits<16>,
-    offset: Bits<32>,
-    /// Record of the next message that begins; records from `top` on were never written.
-    record: Bits<7>,
-    top: Bits<7>,
-    /// READs issued.
-    reads: Bits<8>,
-    epoch: Bits<8>,
-    /// Units sent since the last AckReq.
-    silent: Bits<6>,
-    /// A WQE or frame failed: nothing more until a go back.
-    failed: Bit,
-    frame_failed: Bit,
-}
-
-/// Attributes of a QP.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Attributes {
-    kind: Bits<2>,
-    mtu: Bits<3>,
-    pd: Bits<16>,
-    max_reads: Bits<5>,
-}
-
-/// What a refetched WQE must still be.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Seen {
-    opcode: Bits<8>,
-    blocks: Bits<3>,
-    length: Bits<32>,
-}
-
 /// All that the engine needs of a QP.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Context {
@@ -103,24 +59,6 @@ struct Head {
     block: Bits<512>,
     view: QueueView,
     seen: Seen,
-}
-
-/// What the next packet is.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Packet {
-    first: Bit,
-    last: Bit,
-    read: Bit,
-    /// Payload, and PSNs it takes.
-    bytes: Bits<14>,
-    psns: Bits<24>,
-    /// Packets of the whole rest of the message.
-    packets: Bits<24>,
-    /// In units of 512 bytes.
-    units: Bits<6>,
-    /// The window ends with it.
-    final_one: Bit,
-    again: Bit,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
@@ -240,12 +178,9 @@ pub struct Requester<const N: usize> {
     packet: Reg<Packet>,
     stretch: Reg<Stretch>,
     remote: DFF<Bits<64>>,
-    reason: Reg<Bits<8>>,
-    ends: Reg<Bit>,
-    skips: Reg<Bit>,
+    gate: Reg<Gate>,
     /// The WQE in hand is the first of its pick.
     fresh: Reg<Bit>,
-    stops: Reg<Bit>,
     budget: Reg<Bits<13>>,
     work: Reg<Work>,
     // Outputs.
@@ -271,43 +206,12 @@ impl<const N: usize> Requester<N> {
     }
 }
 
-/// `psn` lies before `acked`: it is sent `again`, and a late ACK has overtaken that. A READ alone may take 2^23 PSNs, half
-/// of all; that far apart, only what is sent again can be behind.
-#[hdl_fn]
-fn is_behind(psn: Psn, acked: Psn, again: Bit) -> Bit {
-    let d = psn - acked;
-    d.get_bit(23) && (again || d.get_bits::<23>(0).any())
-}
-
-/// `a - b` of free-running READ counts, or 0 when a lies before b.
-#[hdl_fn]
-fn reads_beyond(a: Bits<8>, b: Bits<8>) -> Bits<8> {
-    let d = a - b;
-    if d.get_bit(7) { 0.into() } else { d }
-}
-
 impl<const N: usize> Logic for Requester<N> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, step, front_kicked, state, context, now, has_more, reads_next, reads_more, kicked, wqe);
-        regs!(
-            self,
-            clock,
-            rst,
-            map,
-            left,
-            at,
-            want,
-            opens,
-            inline_blocks,
-            compared,
-            packet,
-            stretch,
-            reason,
-            ends,
-            stops
-        );
-        regs!(self, clock, rst, skips, fresh, budget, work, seg_valid, inline_valid, consume_valid);
+        regs!(self, clock, rst, map, left, at, want, opens, inline_blocks, compared, packet, stretch, gate);
+        regs!(self, clock, rst, fresh, budget, work, seg_valid, inline_valid, consume_valid);
         dff_setup!(self, clock, front, front_progress, front_head, head, next, more, sges, remote, seg_data);
         dff_setup!(self, clock, inline_word, consume_data, told);
         clock!(self, clock, progress, attributes, seen);
@@ -329,12 +233,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.attributes.we.next = false;
         self.attributes.waddr.next = context.qpn.cast::<24>();
         let row = self.table.req.val().row;
-        self.attributes.wdata.next = Attributes {
-            kind: row.get_bits::<2>(elab!(qp_send::TYPE.lsb)),
-            mtu: row.get_bits::<3>(elab!(qp_send::MTU.lsb)),
-            pd: row.get_bits::<16>(elab!(qp_send::PD.lsb)),
-            max_reads: row.get_bits::<5>(elab!(qp_send::MAX_READS.lsb)),
-        };
+        self.attributes.wdata.next = attributes_of(row);
         self.table.ready.next = false;
         self.table.rvalid.next = false;
         self.table.rdata.next = 0.into();
@@ -399,29 +298,17 @@ impl<const N: usize> Logic for Requester<N> {
         }
         let fresh = wqe_of(self.head.q.val().block);
         let sges = sges_of(self.head.q.val().block, self.more.q.val(), fresh.sges);
-        let mtu = mtu_bytes(context.attributes.mtu);
         let left = self.left.q.val();
         let stretch = self.stretch.q.val();
-        // What the packet makes of the QP's progress.
-        let next_psn = now.psn + packet.psns;
-        let new_record = packet.first && now.record == now.top;
-        let next_record = if packet.first { now.record + 1 } else { now.record };
-        let done = packet.last || packet.read;
-        let next_index = if done { now.index + wqe.blocks.cast::<16>() } else { now.index };
-        let more_posted = self.next.q.val().view.posted != now.index + wqe.blocks.cast::<16>();
-        let next_there = self.next.q.val().view.fetched != now.index + wqe.blocks.cast::<16>();
+        // What follows the WQE, and whether the packet asks for an ACK.
+        let next = self.next.q.val();
+        let next_index = now.index + wqe.blocks.cast::<16>();
+        let next_there = next.view.fetched != next_index;
+        let next_posted = next.view.posted != next_index;
         let full_units = now.silent + packet.units >= ACK_UNITS;
-        let last_ack = packet.last && (wqe.signaled || !more_posted || packet.again);
-        let ack = !packet.read && (last_ack || full_units || packet.final_one);
-        let mut after = now;
-        after.psn = next_psn;
-        after.high = if packet.again { now.high } else { next_psn };
-        after.index = next_index;
-        after.offset = if done { 0.into() } else { now.offset + packet.bytes.cast::<32>() };
-        after.record = next_record;
-        after.top = if new_record { now.top + 1 } else { now.top };
-        after.reads = if packet.read { now.reads + 1 } else { now.reads };
-        after.silent = if ack || packet.read { 0.into() } else { now.silent + packet.units };
+        let last_ack = packet.last && (wqe.signaled || !next_posted || packet.again);
+        let ack = !packet.read && (last_ack || full_units || packet.fills_window);
+        let after = advanced(now, packet, wqe.blocks, ack);
         let cost: Bits<13> = if packet.bytes < 64 { 64.into() } else { packet.bytes.get_bits::<13>(0) };
         let budget = self.budget.q.val();
         let spent = budget <= cost;
@@ -447,7 +334,6 @@ impl<const N: usize> Logic for Requester<N> {
             State::Decode => {
                 self.wqe.d.next = fresh;
                 self.sges.d.next = sges;
-                self.map.d.next = sge_map(sges);
                 self.left.d.next = fresh.length - now.offset;
                 self.inline_blocks.d.next = 0.into();
                 self.compared.d.next = false;
@@ -464,117 +350,51 @@ impl<const N: usize> Logic for Requester<N> {
             }
             State::Check => {
                 let head = self.head.q.val();
-                let there = head.view.fetched - now.index;
-                let whole = there >= wqe.blocks.cast::<16>();
-                let all = head.view.fetched == head.view.posted;
-                let read = wqe.opcode == send_op::READ;
-                let begins = !now.offset.any();
-                let last = left <= mtu.cast::<32>();
-                let packets = packets_of(left, context.attributes.mtu);
-                let again = now.psn != now.high;
-                let acked = context.acked;
-                let nothing: Psn = 0.into();
-                let out = if is_behind(now.psn, acked.psn, again) { nothing } else { now.psn - acked.psn };
-                let reads = reads_beyond(now.reads, acked.reads);
-                let messages = now.top - acked.record;
-                let fresh_record = begins && now.record == now.top;
-                let units = if !left.any() {
-                    bits::<6>(1)
-                } else if last {
-                    (left.get_bits::<14>(0) + 511).get_bits::<5>(9).cast::<6>()
-                } else {
-                    (mtu + 511).get_bits::<5>(9).cast::<6>()
-                };
-                self.packet.d.next = Packet {
-                    first: begins,
-                    last: last || read,
-                    read,
-                    bytes: if read {
-                        0.into()
-                    } else if last {
-                        left.get_bits::<14>(0)
-                    } else {
-                        mtu
-                    },
-                    psns: if read { packets } else { 1.into() },
-                    packets,
-                    units,
-                    final_one: out >= elab!(WINDOW - 1) || fresh_record && messages >= elab!(MESSAGES - 1),
-                    again,
-                };
-                self.at.d.next = now.offset;
-                self.want.d.next = if read {
-                    0.into()
-                } else if last {
-                    left.get_bits::<14>(0)
-                } else {
-                    mtu
-                };
-                self.opens.d.next = true;
-                // Is the WQE sound, and still the one that was sent before? If not, a late ACK may have completed it, and
-                // the next pick shows that: only a pick's first WQE is read later than what is acknowledged.
                 let seen = head.seen;
-                let before = (!begins || now.record != now.top) && !self.compared.q.val();
+                let coming = packet_of(now, context.acked, wqe, left, context.attributes.mtu);
+                self.packet.d.next = coming;
+                self.map.d.next = sge_map(self.sges.q.val());
+                self.at.d.next = now.offset;
+                self.want.d.next = coming.bytes;
+                self.opens.d.next = true;
+                // Is it still what was sent before? One comparison a pick: later `seen` is older than the record.
+                let before = (now.offset.any() || now.record != now.top) && !self.compared.q.val();
                 let differs = seen.opcode != wqe.opcode || seen.blocks != wqe.blocks || seen.length != wqe.length;
-                let changed = before && differs;
                 self.compared.d.next = true;
-                let attributes = context.attributes;
-                let mut reason = fault_of(wqe, self.map.q.val().total, attributes.kind, attributes.max_reads);
-                if changed {
-                    reason = bits::<8>(cause::WQE_CHANGED as u64);
-                }
-                let skips = is_behind(now.psn, acked.message, again)
-                    || now.psn == acked.message && begins && now.index != acked.wqe_index;
-                if !whole && all && there.any() {
-                    // A doorbell in the middle of a WQE.
-                    reason = bits::<8>(cause::WQE_FORMAT as u64);
-                }
-                // May it go now? `ends`: not in this pick; `stops`: not before a kick.
-                let running = context.state.state == qp_state::RTS || context.state.state == qp_state::SQD && !begins;
-                let resumes = context.state.state == qp_state::INIT
-                    || context.state.state == qp_state::RTR
-                    || context.state.state == qp_state::SQD;
-                let limit = bits::<24>(0x80_0000) - packets;
-                let window = if read { out > limit } else { out >= WINDOW };
-                let crowded = fresh_record && messages >= MESSAGES;
-                let reading = read && reads >= context.attributes.max_reads.cast::<8>();
-                let fenced = begins && wqe.fence && reads.any();
-                self.reason.d.next = reason;
-                self.ends.d.next =
-                    !there.any() || !whole && !all || !running || again && reason.any() && !self.fresh.q.val();
-                self.skips.d.next = skips && running && !now.failed;
-                self.stops.d.next = !running && !resumes
-                    || now.failed
-                    || (running && whole && (window || crowded || reading || fenced) && !reason.any());
+                self.gate.d.next =
+                    gate_of(now, context.acked, wqe, context.attributes, context.state, head.view, before && differs);
                 self.remote.d.next = wqe.va + now.offset.cast::<64>();
                 self.state.d.next = State::Find;
             }
             State::Find => {
                 self.stretch.d.next = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
                 self.state.d.next = State::Emit;
+                // A READ's window and the sum of the SGEs take a second look. A bad WQE that is sent again may have been
+                // completed by a late ACK, which the next pick shows: only a pick's first WQE is read later than `acked`.
+                let gate = self.gate.q.val();
+                let wide = packet.read && gate.out > bits::<24>(0x80_0000) - packet.packets;
+                let wrong_sum = !wqe.is_inline && self.map.q.val().total != wqe.length.cast::<34>();
+                let mut reason = gate.reason;
+                if wrong_sum && !reason.any() {
+                    reason = bits::<8>(cause::WQE_LENGTH as u64);
+                }
+                let doubtful = packet.again && reason.any() && !self.fresh.q.val();
+                let stops = gate.stops || (gate.waits || wide && !gate.ends) && !reason.any();
                 if self.opens.q.val() {
-                    if self.skips.q.val() {
-                        let acked = context.acked;
-                        let mut new = now;
-                        new.psn = acked.message;
-                        new.index = acked.wqe_index;
-                        new.offset = 0.into();
-                        new.record = acked.record;
-                        new.reads = acked.reads;
-                        new.silent = 0.into();
-                        self.now.d.next = new;
+                    if gate.skips {
+                        self.now.d.next = skipped(now, context.acked);
                         self.work.d.next = Work::Skip;
                         self.state.d.next = State::Refetch;
-                    } else if self.stops.q.val() || self.ends.q.val() {
-                        closes = self.stops.q.val() && !kicked;
+                    } else if stops || gate.ends || doubtful {
+                        closes = stops && !kicked;
                         self.state.d.next = State::Idle;
-                    } else if self.reason.q.val().any() {
+                    } else if reason.any() {
                         self.told.d.next = SendFault {
                             qpn: context.qpn,
                             generation: context.state.generation,
                             psn: now.psn,
-                            status: status_of(self.reason.q.val()),
-                            cause: self.reason.q.val(),
+                            status: status_of(reason),
+                            cause: reason,
                             wqe_index: now.index,
                             blocks: wqe.blocks,
                             opcode: wqe.opcode,
@@ -654,20 +474,20 @@ impl<const N: usize> Logic for Requester<N> {
                         self.left.d.next = left - packet.bytes.cast::<32>();
                         self.progress.we.next = true;
                         self.progress.wdata.next = after;
-                        self.record_we.next = new_record;
+                        self.record_we.next = packet.opens_record;
                         self.land_we.next = packet.read;
                         self.sent_we.next = true;
                         self.budget.d.next = budget - cost;
                         self.has_more.d.next = false;
-                        if done {
+                        if packet.last {
                             self.consume_valid.d.next = true;
                             self.consume_data.d.next = QueueIndex { queue: context.qpn, index: next_index };
-                            self.head.d.next = self.next.q.val();
+                            self.head.d.next = next;
                             self.fresh.d.next = false;
                         }
-                        self.state.d.next = if spent || done && !next_there {
+                        self.state.d.next = if spent || packet.last && !next_there {
                             State::Idle
-                        } else if done {
+                        } else if packet.last {
                             State::Decode
                         } else {
                             State::Check
@@ -707,26 +527,12 @@ impl<const N: usize> Logic for Requester<N> {
                 match work {
                     Work::Row => {
                         let ours = req.table == id::QP_SEND;
-                        let psn = row.get_bits::<24>(elab!(qp_send::PSN.lsb));
                         if req.write && ours {
                             self.attributes.we.next = true;
                             opens = true;
                         }
                         if req.write && ours && loads {
-                            // Epochs go on over loads: egress knows the last one.
-                            new = Progress {
-                                psn,
-                                high: psn,
-                                index: 0.into(),
-                                offset: 0.into(),
-                                record: 0.into(),
-                                top: 0.into(),
-                                reads: 0.into(),
-                                epoch: old.epoch + 1,
-                                silent: 0.into(),
-                                failed: false,
-                                frame_failed: false,
-                            };
+                            new = loaded(old, row.get_bits::<24>(elab!(qp_send::PSN.lsb)));
                             self.state.d.next = State::Mark;
                         } else {
                             self.table.ready.next = true;
@@ -760,15 +566,7 @@ impl<const N: usize> Logic for Requester<N> {
                         if stale || !runs {
                             self.back.ready.next = true;
                         } else {
-                            new.psn = back.psn;
-                            new.index = back.wqe_index;
-                            new.offset = back.offset;
-                            new.record = if back.offset.any() { back.record + 1 } else { back.record };
-                            new.reads = back.reads;
-                            new.epoch = old.epoch + 1;
-                            new.silent = 0.into();
-                            new.failed = false;
-                            new.frame_failed = false;
+                            new = gone_back(old, back);
                             self.state.d.next = State::Mark;
                         }
                     }
@@ -816,7 +614,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.sent_addr.next = context.qpn;
         self.sent.next =
             if sending { Sent { psn: after.high, record: after.top } } else { Sent { psn: now.high, record: now.top } };
-        self.seen.we.next = sending && new_record;
+        self.seen.we.next = sending && packet.opens_record;
         self.seen.waddr.next = cat!(24; bits::<5>(0), context.qpn, now.record);
         self.seen.wdata.next = Seen { opcode: wqe.opcode, blocks: wqe.blocks, length: wqe.length };
 

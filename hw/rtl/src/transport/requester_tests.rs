@@ -1,7 +1,11 @@
 //! The requester against a plain model of send queues, a lossy peer and a completer that goes back anywhere.
 
 use super::*;
-use abi::{queue::sge, wire::op};
+use crate::transport::requester_rules::WINDOW;
+use abi::{
+    queue::{send_op, sge},
+    wire::op,
+};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;

@@ -56,23 +56,22 @@ pub fn sges_of(block: Bits<512>, more: Bits<512>, count: Bits<3>) -> Bits<512> {
     all & !empty
 }
 
-/// Why a WQE of a QP of type `kind` cannot be executed (`abi::status::cause`), or 0. `total` is the sum of its SGEs.
+/// Why a WQE of a QP of type `kind` cannot be executed (`abi::status::cause`), or 0; the sum of its SGEs is not checked.
 #[hdl_fn]
-pub fn fault_of(wqe: Wqe, total: Bits<34>, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
+pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     let read = wqe.opcode == send_op::READ;
     let known = wqe.opcode <= send_op::READ && kind == qp_type::RC && !(read && !max_reads.any());
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
     let holds = if wqe.is_inline { !read } else { wqe.sges <= 2 || blocks >= 2 };
     // Inline data fill the blocks from byte 32 on.
-    let room = cat!(34; bits::<25>(0), blocks, bits::<6>(0)) - 32;
-    let length = wqe.length.cast::<34>();
-    let fits = if wqe.is_inline { length <= room } else { length == total };
+    let room = cat!(32; bits::<23>(0), blocks, bits::<6>(0)) - 32;
+    let fits = if wqe.is_inline { wqe.length <= room } else { wqe.length <= MAX_MESSAGE };
     if !known {
         bits::<8>(cause::WQE_OPCODE as u64)
     } else if !counts || !holds {
         bits::<8>(cause::WQE_FORMAT as u64)
-    } else if !fits || wqe.length > MAX_MESSAGE {
+    } else if !fits {
         bits::<8>(cause::WQE_LENGTH as u64)
     } else {
         0.into()
