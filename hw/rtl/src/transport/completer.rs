@@ -27,7 +27,7 @@ use crate::{
 use abi::{
     queue::send_op,
     status::{cause, counter, wc},
-    table::access,
+    table::{access, id},
 };
 use hdl::prelude::*;
 
@@ -82,7 +82,7 @@ pub struct Completer {
     pub view_re: Signal<Out, Bit>,
     pub view_addr: Signal<Out, Qp>,
     pub view: Signal<In, QpView>,
-    /// QP_SEND rows; a read gives the oldest unacknowledged PSN.
+    /// QP_SEND rows, and QP_RECV rows for the peer; a read gives the oldest unacknowledged PSN.
     pub table: TablePort,
     pub count: Signal<Out, Bits<64>>,
 
@@ -110,6 +110,7 @@ pub struct Completer {
     sampled: DFF<Bit>,
 
     attributes: Table<Attributes>,
+    peers: Table<Peer>,
     rows: Table<Row>,
     /// Oldest record and next READ slot, read in one cycle so that both come early.
     heads: Ram<Bits<11>, 12>,
@@ -183,6 +184,7 @@ impl Completer {
             sample: Default::default(),
             sampled: Default::default(),
             attributes: Table::new(qps, "block"),
+            peers: Table::new(qps, "block"),
             rows: Table::new(qps, "block"),
             heads: Default::default(),
             ackeds: Table::new(qps, "block"),
@@ -211,7 +213,7 @@ impl Logic for Completer {
         regs!(self, clock, rst, state, call, busy, op_valid, kick_valid, rvalid, count_q);
         dff_setup!(self, clock, m, said, now, generation, sent_q, todo, rec, rec_end, before, map, mapped);
         dff_setup!(self, clock, at, want, place, moved, sample, sampled, call_fault, fired, op_q, kick_q, rdata);
-        clock!(self, clock, attributes, rows, heads, ackeds, faults);
+        clock!(self, clock, attributes, peers, rows, heads, ackeds, faults);
         clock_reset!(self, clock, rst, timers, backs);
 
         let state = self.state.q.val();
@@ -256,6 +258,8 @@ impl Logic for Completer {
         let read = take || (table_now && !table.write);
         self.attributes.re.next = read;
         self.attributes.raddr.next = who;
+        self.peers.re.next = take;
+        self.peers.raddr.next = who;
         self.rows.re.next = read;
         self.rows.raddr.next = who;
         self.heads.re.next = read;
@@ -414,7 +418,13 @@ impl Logic for Completer {
                 let exists = m.qpn < elab!(bits::<24>(self._qps.0 as u64));
                 let ahead = m.psn - row.psn;
                 let valid = ahead < self.sent.val().psn - row.psn;
-                let says = understand(m, exists && runs(view.state) && !row.halted, valid, self.call_fault.q.val());
+                let says = understand(
+                    m,
+                    self.peers.rdata.val(),
+                    exists && runs(view.state) && !row.halted,
+                    valid,
+                    self.call_fault.q.val(),
+                );
                 self.said.d.next = says;
                 self.todo.d.next = if !says.counts || says.kind == SAYS_TIMER || says.kind == SAYS_FAULT {
                     0.into()
@@ -454,7 +464,10 @@ impl Logic for Completer {
                 if !said.counts {
                     ends = true;
                     count = count.replace_bit(counter::RX_QP_STATE, !said.call && !said.runs);
-                    count = count.replace_bit(counter::RX_STALE_RESPONSE, !said.call && said.runs);
+                    let heard = !said.call && said.runs;
+                    count = count.replace_bit(counter::RX_QP_PEER, heard && !said.peer);
+                    count = count.replace_bit(counter::RX_PKEY, heard && said.peer && !said.pkey);
+                    count = count.replace_bit(counter::RX_STALE_RESPONSE, heard && said.peer && said.pkey);
                 } else if todo.any() && has && !is_read {
                     // Acknowledged: a whole record, or the front of one.
                     new = if all { retired } else { ahead };
@@ -656,11 +669,15 @@ impl Logic for Completer {
         // ---- The end of a packet: row, copies, timer, messages to the requester.
         let done = state == State::Act && ends;
         let counts = done && said.counts;
-        let load = table_now && table.write && loads(table.row);
+        let send_row = table_now && table.write && table.table == id::QP_SEND;
+        let load = send_row && loads(table.row);
         let first = fresh(table.row);
         let written = if load { first } else { new };
         let at = if load { table.index } else { m.qpn };
-        self.attributes.we.next = table_now && table.write;
+        self.peers.we.next = table_now && table.write && table.table == id::QP_RECV;
+        self.peers.waddr.next = table.index;
+        self.peers.wdata.next = peer_of(table.row);
+        self.attributes.we.next = send_row;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = attributes_of(table.row);
         self.rows.we.next = load || counts;

@@ -1,10 +1,10 @@
 //! The completer's rules as functions of packet and row. `completer` says when each is asked.
 
-use super::opcode::*;
+use super::{opcode::*, responder_rules::pkeys_match};
 use crate::msg::*;
 use abi::{
     status::{cause, wc},
-    table::{qp_send, qp_state},
+    table::{qp_recv, qp_send, qp_state},
     wire::op,
 };
 use hdl::prelude::*;
@@ -39,6 +39,15 @@ pub struct Attributes {
     pub rnr_retry: Bits<3>,
     /// Verbs timeout.
     pub timeout: Bits<5>,
+}
+
+/// Whom responses must come from: the same as requests. Writer: the table bus.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Peer {
+    /// P_Key.
+    pub pkey: Bits<16>,
+    /// Source IP.
+    pub sip: Bits<128>,
 }
 
 /// How far a send side is acknowledged. Writer: the completer.
@@ -90,6 +99,9 @@ pub struct Said {
     pub runs: Bit,
     /// It is a wake-up call.
     pub call: Bit,
+    /// It comes from the QP's peer, with a P_Key that matches.
+    pub peer: Bit,
+    pub pkey: Bit,
     /// With `SAYS_END`: status of the completion.
     pub status: Bits<8>,
     /// With `SAYS_END`: cause.
@@ -104,7 +116,9 @@ pub fn runs(state: Bits<3>) -> Bit {
 
 /// What packet `m` says. `valid`: its PSN is in flight.
 #[hdl_fn]
-pub fn understand(m: RxMeta, runs: Bit, valid: Bit, call_fault: Bit) -> Said {
+pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit) -> Said {
+    let peer = m.sip == from.sip;
+    let pkey = pkeys_match(m.pkey, from.pkey);
     let call = m.opcode == WAKE;
     let class = m.syndrome.get_bits::<3>(5);
     let low = m.syndrome.get_bits::<5>(0);
@@ -126,9 +140,11 @@ pub fn understand(m: RxMeta, runs: Bit, valid: Bit, call_fault: Bit) -> Said {
     };
     Said {
         kind,
-        counts: runs && (call || valid && known),
+        counts: runs && (call || valid && known && peer && pkey),
         runs,
         call,
+        peer,
+        pkey,
         status: if low == 1 {
             wc::REM_INV_REQ.to_bits()
         } else if low == 2 {
@@ -196,6 +212,12 @@ pub fn attributes_of(row: Bits<512>) -> Attributes {
         rnr_retry: row.get_bits::<3>(elab!(qp_send::RNR_RETRY.lsb)),
         timeout: row.get_bits::<5>(elab!(qp_send::TIMEOUT.lsb)),
     }
+}
+
+/// Peer of a QP_RECV row.
+#[hdl_fn]
+pub fn peer_of(row: Bits<512>) -> Peer {
+    Peer { pkey: row.get_bits::<16>(elab!(qp_recv::PKEY.lsb)), sip: row.get_bits::<128>(elab!(qp_recv::SIP_LOW.lsb)) }
 }
 
 /// Row of a queue that a QP_SEND row has just loaded.

@@ -5,7 +5,7 @@ use crate::msg::*;
 use abi::{
     queue::send_op,
     status::{cause, counter, wc},
-    table::{id, qp_send, qp_state},
+    table::{id, qp_recv, qp_send, qp_state},
     wire::op,
 };
 use hdl::prelude::*;
@@ -19,6 +19,7 @@ use verilate::{
 
 const QPS: usize = 32;
 const M24: u64 = 0xff_ffff;
+const PEER: u64 = 0x0200_000a;
 
 /// A message that was sent.
 #[derive(Clone, Debug, Default)]
@@ -190,6 +191,12 @@ impl Reference {
         if !(self.state == qp_state::RTS || self.state == qp_state::SQD) || self.halted {
             return (counter::RX_QP_STATE, nothing, None);
         }
+        if m.sip != PEER.to_bits() {
+            return (counter::RX_QP_PEER, nothing, None);
+        }
+        if m.pkey != 0xffffu64.to_bits() {
+            return (counter::RX_PKEY, nothing, None);
+        }
         let stale = (counter::RX_STALE_RESPONSE, nothing, None);
         let (psn, syndrome) = (m.psn.to_u64(), m.syndrome.to_u64() as u8);
         let ahead = psn.wrapping_sub(self.psn) & M24;
@@ -349,6 +356,16 @@ fn row(r: &Reference) -> [u8; 64] {
     row
 }
 
+/// Loads a QP, with its peer.
+fn load(m: &mut Model, q: usize, r: &Reference) {
+    let mut peer = [0; 64];
+    put(&mut peer, qp_recv::LOAD, 1);
+    put(&mut peer, qp_recv::PKEY, 0x7fff);
+    put(&mut peer, qp_recv::SIP_LOW, PEER);
+    write_row(m, id::QP_SEND, q as u64, &row(r));
+    write_row(m, id::QP_RECV, q as u64, &peer);
+}
+
 /// Requester and tables around the completer.
 struct Around {
     view: ReadPort<[u64; 1]>,
@@ -465,7 +482,7 @@ fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
 fn check(m: &mut Model, qps: &mut [Reference], metas: &[RxMeta], stall: Stall, seed: u64) -> (u64, Vec<GoBack>) {
     m.reset();
     for (q, r) in qps.iter().enumerate() {
-        write_row(m, id::QP_SEND, q as u64, &row(r));
+        load(m, q, r);
     }
     let mut around = Around::new(m, qps);
     let mut source = Source::new(m, "meta", stall, seed);
@@ -496,7 +513,9 @@ fn check(m: &mut Model, qps: &mut [Reference], metas: &[RxMeta], stall: Stall, s
         assert_eq!(got, Some(fields_of::<GoBack>(&bytes_of(*back))), "go back, seed {seed}");
     }
     assert!(backs.is_empty());
-    for name in [counter::RX_ACCEPTED, counter::RX_STALE_RESPONSE, counter::RX_QP_STATE] {
+    for name in
+        [counter::RX_ACCEPTED, counter::RX_STALE_RESPONSE, counter::RX_QP_STATE, counter::RX_QP_PEER, counter::RX_PKEY]
+    {
         assert_eq!(around.counts.get(&name), counts.get(&name), "{}, seed {seed}", counter::NAMES[name].0);
     }
     for (q, r) in qps.iter().enumerate() {
@@ -534,6 +553,8 @@ fn response(qpn: u64, opcode: u8, psn: u64) -> RxMeta {
         rows: 2u64.to_bits(),
         buf: 0x1240u64.to_bits(),
         syndrome: 0x1fu64.to_bits(),
+        sip: PEER.to_bits(),
+        pkey: 0xffffu64.to_bits(),
         ..Default::default()
     }
 }
@@ -591,6 +612,8 @@ fn random_responses_match_the_reference() {
                     1 => x.syndrome = (0x20 | rng.random_range(0..32u64)).to_bits(),
                     2 if rng.random_bool(0.2) => x.syndrome = (0x61 + rng.random_range(0..4u64)).to_bits(),
                     3 => x.psn = ((r.psn + rng.random_range(0..1000)) & M24).to_bits(),
+                    5 => x.sip = (PEER ^ 1).to_bits(),
+                    6 => x.pkey = 0x7fffu64.to_bits(),
                     4 => x.psn = (r.psn.wrapping_sub(rng.random_range(1..9)) & M24).to_bits(),
                     _ => {
                         if let Some(s) = oldest.filter(|s| s.opcode == send_op::READ) {
@@ -699,6 +722,13 @@ fn an_answer_beyond_a_read_is_an_implied_nak() {
             (data(op::READ_RESPONSE_LAST, 104, 452), "back 103 at 1024 of 2"),
         ],
     );
+}
+
+#[test]
+fn responses_of_others_are_not_heard() {
+    let foreign = RxMeta { sip: (PEER ^ 1).to_bits(), ..ack(100) };
+    let key = RxMeta { pkey: 0x7fffu64.to_bits(), ..ack(100) };
+    rule(usual, &[(foreign, "nothing"), (key, "nothing"), (ack(100), "cqe 0 status 0")]);
 }
 
 #[test]
@@ -811,7 +841,7 @@ impl Live {
         let mut qps = qps();
         setup(&mut qps[1]);
         for (q, r) in qps.iter().enumerate() {
-            write_row(&mut m, id::QP_SEND, q as u64, &row(r));
+            load(&mut m, q, r);
         }
         let around = Around::new(&m, &qps);
         m.set("op.ready", 1);
