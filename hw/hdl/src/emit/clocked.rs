@@ -69,49 +69,72 @@ fn keep(s: &Stmt, wanted: &dyn Fn(&Base) -> bool) -> Option<Stmt> {
     };
     Some(Stmt { at: s.at, kind })
 }
-/// Drops variables that nobody reads, and branches without statements, until nothing changes.
+/// Drops the variables that no signal depends on, and branches without statements.
 fn drop_unread(k: &Kernel, stmts: &mut [Option<Stmt>], read_outside: &dyn Fn(VarId) -> bool) {
+    let mut live = BTreeSet::new();
     loop {
-        let mut read = BTreeSet::new();
-        stmts.iter().flatten().for_each(|s| read.extend(access(k, s).reads));
-        let useful = |b: &Base| match b {
-            Base::Var(v) => read.contains(b) || read_outside(*v),
-            Base::Signal(_) => true,
-        };
-        let mut changed = false;
-        for s in stmts.iter_mut() {
-            if let Some(old) = s.take() {
-                *s = useful_part(old, &useful, &mut changed)
-            }
+        let before = live.len();
+        for s in stmts.iter().flatten() {
+            contributes(k, s, read_outside, &mut live);
         }
-        if !changed {
-            return;
+        if live.len() == before {
+            break;
         }
     }
+    for s in stmts.iter_mut() {
+        *s = s.take().and_then(|s| live_part(s, &live))
+    }
 }
-fn useful_part(s: Stmt, useful: &dyn Fn(&Base) -> bool, changed: &mut bool) -> Option<Stmt> {
-    let mut all =
-        |b: Vec<Stmt>| -> Vec<Stmt> { b.into_iter().filter_map(|s| useful_part(s, useful, changed)).collect() };
-    let (kind, empty) = match s.kind {
-        Kind::Declare(v, x) => (Kind::Declare(v, x), !useful(&Base::Var(v))),
-        Kind::Set(b, part, x) => {
-            let unread = !useful(&b);
-            (Kind::Set(b, part, x), unread)
+/// Whether a signal depends on a statement, as far as `live` knows; adds the variables that it reads.
+fn contributes(k: &Kernel, s: &Stmt, read_outside: &dyn Fn(VarId) -> bool, live: &mut BTreeSet<VarId>) -> bool {
+    let yes = match &s.kind {
+        Kind::Set(Base::Signal(_), ..) => true,
+        Kind::Set(Base::Var(v), ..) | Kind::Declare(v, _) => {
+            if read_outside(*v) {
+                live.insert(*v);
+            }
+            live.contains(v)
         }
+        _ => {
+            let mut any = false;
+            for s in s.branches().into_iter().flatten() {
+                any |= contributes(k, s, read_outside, live)
+            }
+            any
+        }
+    };
+    if yes {
+        for id in s.reads() {
+            k.visit(id, &mut |e| {
+                if let Op::Var(v) = e.op {
+                    live.insert(v);
+                }
+            })
+        }
+    }
+    yes
+}
+fn live_part(s: Stmt, live: &BTreeSet<VarId>) -> Option<Stmt> {
+    let all = |b: Vec<Stmt>| -> Vec<Stmt> { b.into_iter().filter_map(|s| live_part(s, live)).collect() };
+    let kind = match s.kind {
+        Kind::Set(Base::Var(v), ..) | Kind::Declare(v, _) if !live.contains(&v) => return None,
         Kind::If(c, a, b) => {
             let (a, b) = (all(a), all(b));
-            let empty = a.is_empty() && b.is_empty();
-            (Kind::If(c, a, b), empty)
+            if a.is_empty() && b.is_empty() {
+                return None;
+            }
+            Kind::If(c, a, b)
         }
         Kind::Match(x, cases) => {
             let cases: Vec<_> = cases.into_iter().map(|c| Case { body: all(c.body), ..c }).collect();
-            let empty = cases.iter().all(|c| c.body.is_empty());
-            (Kind::Match(x, cases), empty)
+            if cases.iter().all(|c| c.body.is_empty()) {
+                return None;
+            }
+            Kind::Match(x, cases)
         }
-        other => (other, false),
+        other => other,
     };
-    *changed |= empty;
-    (!empty).then_some(Stmt { at: s.at, kind })
+    Some(Stmt { at: s.at, kind })
 }
 /// Drops `d = q` where it comes first.
 fn drop_holds(k: &Kernel, scope: &Scope, process: &mut Vec<Stmt>) {
