@@ -27,14 +27,17 @@ fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, l
                 let r = format!("[{}:{}]", (k + 1) * lane - 1, k * lane);
                 format!("  if (we[{k}]) mem[waddr]{r} <= wdata{r};\n")
             };
-            format!("always @(posedge clock) begin\n{}end\n", (0..lanes).map(line).collect::<String>())
+            // simulators need not look at every lane; hardware would get the gate for nothing
+            let guard = "`ifndef SYNTHESIS\nif (|we)\n`endif\n";
+            format!("always @(posedge clock)\n{guard}begin\n{}end\n", (0..lanes).map(line).collect::<String>())
         }
     };
     let range = if bits == 1 { String::new() } else { format!("[{}:0] ", bits - 1) };
     let read = if o.registered {
         format!(
-            "reg {range}stage;\ninitial begin stage = {bits}'d0; rdata = {bits}'d0; end\n\
-             always @(posedge clock) begin\n  if (re) stage <= mem[raddr];\n  rdata <= stage;\nend\n"
+            "reg {range}stage;\nreg fresh;\ninitial begin stage = {bits}'d0; fresh = 1'b0; rdata = {bits}'d0; end\n\
+             always @(posedge clock) begin\n  if (re) stage <= mem[raddr];\n  fresh <= re;\n  \
+             if (fresh) rdata <= stage;\nend\n"
         )
     } else {
         format!("initial rdata = {bits}'d0;\nalways @(posedge clock) if (re) rdata <= mem[raddr];\n")
@@ -48,8 +51,8 @@ fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, l
 
 macro_rules! options {
     ($($generics:tt)*) => { $($generics)* {
-        /// Adds a second output register: `rdata` is valid two edges after `re` instead of one. `stage` moves on at
-        /// every edge, so a read that is not followed by another stays on `rdata`.
+        /// Adds a second output register: `rdata` is valid two edges after `re` instead of one, and holds until the next
+        /// read has come through.
         pub fn registered(mut self) -> Self {
             self._options.0.registered = true;
             self
