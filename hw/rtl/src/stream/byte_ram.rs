@@ -97,9 +97,10 @@ impl<const W: usize> Logic for Bank<W> {
         };
         let lanes: String = (0..W / 8).map(lane).collect();
         Verilog::Custom(format!(
-            "{}reg {}stage;\ninitial begin stage = {W}'d0; rdata = {W}'d0; end\n\
+            "{}reg {}stage;\nreg fresh;\ninitial begin stage = {W}'d0; fresh = 1'b0; rdata = {W}'d0; end\n\
              always @(posedge clock) if (we) begin\n{lanes}end\n\
-             always @(posedge clock) begin\n  if (re) stage <= mem[raddr[{top}:0]];\n  rdata <= stage;\nend\n",
+             always @(posedge clock) begin\n  if (re) stage <= mem[raddr[{top}:0]];\n  fresh <= re;\n  \
+             if (fresh) rdata <= stage;\nend\n",
             declare(self._style.0, W, self._rows.0),
             range(W)
         ))

@@ -86,9 +86,10 @@ impl<T: Synth> Logic for Table<T> {
     fn hdl(&self) -> Verilog {
         let (bits, top) = (T::BITS, index_bits(self._rows.0) - 1);
         Verilog::Custom(format!(
-            "{}reg {}stage;\ninitial begin stage = {bits}'d0; rdata = {bits}'d0; end\n\
+            "{}reg {}stage;\nreg fresh;\ninitial begin stage = {bits}'d0; fresh = 1'b0; rdata = {bits}'d0; end\n\
              always @(posedge clock) if (we) mem[waddr[{top}:0]] <= wdata;\n\
-             always @(posedge clock) begin\n  if (re) stage <= mem[raddr[{top}:0]];\n  rdata <= stage;\nend\n",
+             always @(posedge clock) begin\n  if (re) stage <= mem[raddr[{top}:0]];\n  fresh <= re;\n  \
+             if (fresh) rdata <= stage;\nend\n",
             declare(self._style.0, bits, self._rows.0),
             range(bits)
         ))
