@@ -25,7 +25,7 @@ use abi::{
 use hdl::prelude::*;
 
 /// Who reports errors.
-pub const REPORTERS: usize = 6;
+pub const REPORTERS: usize = 5;
 /// Who reads states.
 pub const READERS: usize = 5;
 

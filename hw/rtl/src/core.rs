@@ -1,0 +1,510 @@
+//! The NIC core: every room's blocks and the wires between them, as the picture in `docs/architecture.md` shows them.
+//!
+//! For `sim/nic`, which puts it into a simulated host, and for board tops, which put it between a PCIe bridge and a MAC. It has
+//! no behaviour of its own but a few counters of positions for the drain token.
+
+use crate::control::{
+    plane::ControlPlane,
+    qp_state::{QpStates, reader},
+    registers::Identity,
+    table_bus::door,
+};
+use crate::memory::{
+    axi::{AxiReadMaster, AxiWriteMaster},
+    dma_read::{DmaReader, client},
+    dma_write::DmaWriter,
+    landing::Landing,
+    mmu::Mmu,
+};
+use crate::msg::*;
+use crate::queue::{
+    completion::CompletionQueue, doorbell::Doorbell, event::EventQueue, scheduler::Scheduler, work_queue::WorkQueue,
+};
+use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, Sink, Source, Table, TableMaster};
+use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder};
+use crate::wire::{ingress::Ingress, transmit::Transmit};
+use abi::table::id;
+use hdl::prelude::*;
+
+/// QPs of the core.
+pub const QPS: usize = 256;
+/// Log2 of the MTT's rows of two frames: 262,144 frames.
+pub const MTT_ROWS_LOG2: usize = 17;
+
+/// Sizes of a core.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreConfig {
+    /// Completion queues, a power of two.
+    pub cqs: usize,
+    /// Event queues, a power of two.
+    pub eqs: usize,
+    /// Memory keys.
+    pub keys: usize,
+    /// Receive buffer in bytes, a power of two.
+    pub rx_buffer: usize,
+    /// Transmit ring in bytes, a power of two.
+    pub tx_buffer: usize,
+    /// Frames in the transmit ring at one time.
+    pub tx_slots: usize,
+    /// DMA reads in flight.
+    pub reads: usize,
+    /// Doorbell pages.
+    pub pages: usize,
+}
+
+impl Default for CoreConfig {
+    fn default() -> Self {
+        CoreConfig {
+            cqs: 256,
+            eqs: 32,
+            keys: 1024,
+            rx_buffer: 128 << 10,
+            tx_buffer: 64 << 10,
+            tx_slots: 128,
+            reads: 128,
+            pages: 4096,
+        }
+    }
+}
+
+/// Sources of writes to host memory, in the arbiter in front of the ordered channel.
+mod writer {
+    pub const LANDING: usize = 0;
+    pub const COMPLETION: usize = 1;
+    pub const EVENT: usize = 2;
+    pub const CONTROL: usize = 3;
+}
+
+/// The core. See the module.
+#[derive(LogicBlock)]
+pub struct Core<const W: usize> {
+    pub clock: Signal<In, Clock>,
+    /// Power-up reset.
+    pub rst: Signal<In, Bit>,
+    /// Reads of host memory.
+    pub axi_read: AxiReadMaster<W>,
+    /// Writes to host memory and MSI-X messages.
+    pub axi_write: AxiWriteMaster<W>,
+    /// BAR0 accesses; a read's answer is on `bar0_rdata` with `bar0_rvalid`, in order.
+    pub bar0: Sink<BarAccess>,
+    pub bar0_rdata: Signal<Out, Bits<64>>,
+    pub bar0_rvalid: Signal<Out, Bit>,
+    /// BAR2 accesses, one a cycle, never refused.
+    pub bar2: Signal<In, BarAccess>,
+    pub bar2_valid: Signal<In, Bit>,
+    /// Frames from the MAC, never stalled; the error counts with `last`.
+    pub mac_rx: BeatSink<W>,
+    pub mac_rx_error: Signal<In, Bit>,
+    /// Frames to the MAC.
+    pub mac_tx: BeatSource<W>,
+    /// The link is up.
+    pub link_up: Signal<In, Bit>,
+    /// Function-level reset from configuration space; MSI-X off or wholly masked there.
+    pub flr: Signal<In, Bit>,
+    pub msix_off: Signal<In, Bit>,
+    /// Verdicts of ingress and of the engines behind it, for traces: bit = `abi::status::counter`.
+    pub trace_ingress: Signal<Out, Bits<64>>,
+    pub trace_accepted: Signal<Out, Bit>,
+    pub trace_transport: Signal<Out, Bits<64>>,
+    pub trace_landed: Signal<Out, Bit>,
+
+    ingress: Ingress<W>,
+    rx_buffer: ByteRam<W>,
+    dispatch: Dispatch,
+    responder: Responder,
+    completer: Completer,
+    landing: Landing,
+    commit: Commit,
+    respond: Respond<QPS>,
+    scheduler: Scheduler<QPS>,
+    requester: Requester<QPS>,
+    segments: Arbiter<TxSeg, 2>,
+    transmit: Transmit<W>,
+    doorbell: Doorbell,
+    send_queue: WorkQueue<W, QPS>,
+    recv_queue: WorkQueue<W, QPS>,
+    completion: CompletionQueue,
+    event: EventQueue,
+    qp_states: QpStates,
+    mmu: Mmu<MTT_ROWS_LOG2>,
+    dma_read: DmaReader<W>,
+    dma_write: DmaWriter<W>,
+    writes: Arbiter<DmaWrite, 4>,
+    control: ControlPlane<W>,
+
+    records: Table<Record>,
+    landings: Table<Bits<512>>,
+    sent: Table<Sent>,
+    resources: Table<ReadResource>,
+
+    packets_in: Reg<Bits<16>>,
+    packets_out: Reg<Bits<16>>,
+    reads_out: Reg<Bits<16>>,
+    reads_back: Reg<Bits<16>>,
+}
+
+impl<const W: usize> Core<W> {
+    /// A core of these sizes.
+    pub fn new(c: &CoreConfig) -> Self {
+        let log2 = |n: usize| n.ilog2();
+        let identity = Identity {
+            build_hash: 0,
+            width: W as u32,
+            mhz: if W == 64 { 125 } else { 250 },
+            limits: log2(QPS) | log2(c.cqs) << 8 | log2(c.keys) << 16 | log2(c.eqs) << 24,
+            limits2: (MTT_ROWS_LOG2 as u32 + 1) | log2(c.pages) << 8 | 7 << 16 | 4 << 24,
+        };
+        Core {
+            clock: Default::default(),
+            rst: Default::default(),
+            axi_read: Default::default(),
+            axi_write: Default::default(),
+            bar0: Default::default(),
+            bar0_rdata: Default::default(),
+            bar0_rvalid: Default::default(),
+            bar2: Default::default(),
+            bar2_valid: Default::default(),
+            mac_rx: Default::default(),
+            mac_rx_error: Default::default(),
+            mac_tx: Default::default(),
+            link_up: Default::default(),
+            flr: Default::default(),
+            msix_off: Default::default(),
+            trace_ingress: Default::default(),
+            trace_accepted: Default::default(),
+            trace_transport: Default::default(),
+            trace_landed: Default::default(),
+            ingress: Ingress::new(c.rx_buffer),
+            rx_buffer: ByteRam::new(c.rx_buffer, "block"),
+            dispatch: Default::default(),
+            responder: Responder::new(QPS),
+            completer: Completer::new(QPS, 256),
+            landing: Default::default(),
+            commit: Default::default(),
+            respond: Default::default(),
+            scheduler: Default::default(),
+            requester: Requester::new(),
+            segments: Default::default(),
+            transmit: Transmit::new(QPS, c.tx_buffer, c.tx_slots),
+            doorbell: Doorbell::new(QPS, c.cqs, c.eqs),
+            send_queue: WorkQueue::new(id::QP_SEND, 32),
+            recv_queue: WorkQueue::new(id::QP_RECV, 8),
+            completion: CompletionQueue::new(c.cqs),
+            event: EventQueue::new(c.eqs, QPS.max(c.cqs)),
+            qp_states: QpStates::new(QPS),
+            mmu: Mmu::new(c.keys),
+            dma_read: DmaReader::new(c.reads),
+            dma_write: Default::default(),
+            writes: Default::default(),
+            control: ControlPlane::new(identity),
+            records: Table::new(QPS * 128, "ultra"),
+            landings: Table::new(QPS * 16, "ultra"),
+            sent: Table::new(QPS, ""),
+            resources: Table::new(QPS * 16, "block"),
+            packets_in: Default::default(),
+            packets_out: Default::default(),
+            reads_out: Default::default(),
+            reads_back: Default::default(),
+        }
+    }
+}
+
+impl<const W: usize> Logic for Core<W> {
+    #[kernel]
+    fn update(&mut self) {
+        comment!("clock and reset");
+        regs!(self, clock, rst, packets_in, packets_out, reads_out, reads_back);
+        let rst = self.control.device_rst.val();
+        clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
+        clock!(self, clock, ingress, dispatch, responder, completer, landing, commit, respond, scheduler, requester);
+        clock!(self, clock, segments, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu);
+        clock!(self, clock, dma_read, dma_write, writes);
+        self.control.rst.next = self.rst.val();
+        self.rx_buffer.rst.next = rst;
+        self.ingress.rst.next = rst;
+        self.dispatch.rst.next = rst;
+        self.responder.rst.next = rst;
+        self.completer.rst.next = rst;
+        self.landing.rst.next = rst;
+        self.commit.rst.next = rst;
+        self.respond.rst.next = rst;
+        self.scheduler.rst.next = rst;
+        self.requester.rst.next = rst;
+        self.segments.rst.next = rst;
+        self.transmit.rst.next = rst;
+        self.doorbell.rst.next = rst;
+        self.send_queue.rst.next = rst;
+        self.recv_queue.rst.next = rst;
+        self.completion.rst.next = rst;
+        self.event.rst.next = rst;
+        self.qp_states.rst.next = rst;
+        self.mmu.rst.next = rst;
+        self.dma_read.rst.next = rst;
+        self.dma_write.rst.next = rst;
+        self.writes.rst.next = rst;
+
+        comment!("receive: MAC, ingress, buffer, dispatch, engines, landing, commit");
+        BeatSink::<W>::link(&mut self.mac_rx, &mut self.ingress.mac);
+        self.ingress.mac_error.next = self.mac_rx_error.val();
+        self.ingress.freed.next = self.dma_write.freed.val();
+        self.rx_buffer.we.next = self.ingress.buf_we.val();
+        self.rx_buffer.waddr.next = self.ingress.buf_addr.val();
+        self.rx_buffer.wdata.next = self.ingress.buf_data.val();
+        self.rx_buffer.wbytes.next = self.ingress.buf_bytes.val();
+        self.rx_buffer.re.next = self.dma_write.buf_re.val();
+        self.rx_buffer.raddr.next = self.dma_write.buf_addr.val();
+        self.dma_write.buf_data.next = self.rx_buffer.rdata.val();
+        Source::<RxMeta>::join(&mut self.ingress.meta, &mut self.dispatch.meta);
+        Source::<Qp>::join(&mut self.completer.wake, &mut self.dispatch.wake);
+        Source::<RxMeta>::join(&mut self.dispatch.to_responder, &mut self.responder.meta);
+        Source::<RxMeta>::join(&mut self.dispatch.to_completer, &mut self.completer.meta);
+        Source::<RxOp>::join(&mut self.responder.op, &mut self.dispatch.from_responder);
+        Source::<RxOp>::join(&mut self.completer.op, &mut self.dispatch.from_completer);
+        Source::<RxOp>::join(&mut self.dispatch.op, &mut self.landing.op);
+        Source::<Landed>::join(&mut self.landing.landed, &mut self.commit.landed);
+        self.commit.issued.next = self.dma_write.issued.val();
+        Source::<Completion>::join(&mut self.commit.completion, &mut self.completion.completion);
+        Source::<ReplyGo>::join(&mut self.commit.go, &mut self.respond.go);
+
+        comment!("READ resources: written by the responder, read by the response engine");
+        self.resources.we.next = self.responder.res_we.val();
+        self.resources.waddr.next = self.responder.res_addr.val();
+        self.resources.wdata.next = self.responder.res.val();
+        self.resources.re.next = self.respond.res_re.val();
+        self.resources.raddr.next = self.respond.res_addr.val();
+        self.respond.res.next = self.resources.rdata.val();
+        self.respond.reads_re.next = self.responder.reads_re.val();
+        self.respond.reads_addr.next = self.responder.reads_addr.val();
+        self.responder.reads.next = self.respond.reads.val();
+
+        comment!("doorbells and work queues");
+        self.doorbell.bar.next = self.bar2.val();
+        self.doorbell.bar_valid.next = self.bar2_valid.val();
+        self.send_queue.ring.next = self.doorbell.sq.val();
+        self.send_queue.ring_valid.next = self.doorbell.sq_valid.val();
+        self.send_queue.direct.next = self.doorbell.direct.val();
+        self.send_queue.direct_valid.next = self.doorbell.direct_valid.val();
+        self.recv_queue.ring.next = self.doorbell.rq.val();
+        self.recv_queue.ring_valid.next = self.doorbell.rq_valid.val();
+        self.recv_queue.direct.next = 0.into();
+        self.recv_queue.direct_valid.next = false;
+        self.completion.ring.next = self.doorbell.cq.val();
+        self.completion.ring_valid.next = self.doorbell.cq_valid.val();
+        self.event.ring.next = self.doorbell.eq.val();
+        self.event.ring_valid.next = self.doorbell.eq_valid.val();
+        self.recv_queue.re.next = self.responder.rq_re.val();
+        self.recv_queue.number.next = self.responder.rq_queue.val();
+        self.recv_queue.index.next = self.responder.rq_index.val();
+        self.responder.rq_block.next = self.recv_queue.block.val();
+        self.responder.rq_view.next = self.recv_queue.view.val();
+        Source::<QueueIndex>::join(&mut self.responder.consume, &mut self.recv_queue.consume);
+        self.recv_queue.back.data.next = QueueIndex { queue: 0.into(), index: 0.into() };
+        self.recv_queue.back.valid.next = false;
+        self.send_queue.re.next = self.requester.sq_re.val();
+        self.send_queue.number.next = self.requester.sq_queue.val();
+        self.send_queue.index.next = self.requester.sq_index.val();
+        self.requester.sq_block.next = self.send_queue.block.val();
+        self.requester.sq_view.next = self.send_queue.view.val();
+        Source::<QueueIndex>::join(&mut self.requester.consume, &mut self.send_queue.consume);
+        Source::<QueueIndex>::join(&mut self.requester.refetch, &mut self.send_queue.back);
+
+        comment!("requester and completer");
+        self.scheduler.work.next = self.send_queue.work.val();
+        self.scheduler.open.next = self.requester.open.val();
+        Source::<Qp>::join(&mut self.scheduler.pick, &mut self.requester.pick);
+        Source::<GoBack>::join(&mut self.completer.back, &mut self.requester.back);
+        Source::<Qp>::join(&mut self.completer.kick, &mut self.requester.kick);
+        Source::<SendFault>::join(&mut self.requester.failed, &mut self.completer.fault);
+        self.completer.acked_re.next = self.requester.acked_re.val();
+        self.completer.acked_addr.next = self.requester.acked_addr.val();
+        self.requester.acked.next = self.completer.acked.val();
+        self.records.we.next = self.requester.record_we.val();
+        self.records.waddr.next = self.requester.record_addr.val();
+        self.records.wdata.next = self.requester.record.val();
+        self.records.re.next = self.completer.record_re.val();
+        self.records.raddr.next = self.completer.record_addr.val();
+        self.completer.record.next = self.records.rdata.val();
+        self.landings.we.next = self.requester.land_we.val();
+        self.landings.waddr.next = self.requester.land_addr.val();
+        self.landings.wdata.next = self.requester.land.val();
+        self.landings.re.next = self.completer.land_re.val();
+        self.landings.raddr.next = self.completer.land_addr.val();
+        self.completer.land.next = self.landings.rdata.val();
+        self.sent.we.next = self.requester.sent_we.val();
+        self.sent.waddr.next = self.requester.sent_addr.val().cast();
+        self.sent.wdata.next = self.requester.sent.val();
+        self.sent.re.next = self.completer.sent_re.val();
+        self.sent.raddr.next = self.completer.sent_addr.val().cast();
+        self.completer.sent.next = self.sent.rdata.val();
+
+        comment!("transmit: arbiter, frames, egress, MAC");
+        Source::<TxSeg>::join(&mut self.requester.seg, &mut self.segments.s[0]);
+        Source::<TxSeg>::join(&mut self.respond.seg, &mut self.segments.s[1]);
+        self.segments.more.next = cat!(!self.respond.seg.data.val().last, !self.requester.seg.data.val().last);
+        Source::<TxSeg>::join(&mut self.segments.m, &mut self.transmit.seg);
+        Source::<Bits<512>>::join(&mut self.requester.inline_data, &mut self.transmit.inline_data);
+        Source::<TxHead>::join(&mut self.respond.quick, &mut self.transmit.quick);
+        Source::<EpochMark>::join(&mut self.requester.epoch, &mut self.transmit.epoch);
+        Source::<TxLeft>::join(&mut self.transmit.left, &mut self.completer.left);
+        self.respond.queued.next = self.transmit.queued.val();
+        self.respond.gone.next = self.transmit.gone.val();
+        self.respond.performed.next = self.dma_write.performed.val();
+        let fault = self.transmit.fault.data.val();
+        let faulty = self.transmit.fault.valid.val();
+        self.requester.fault.data.next = fault;
+        self.requester.fault.valid.next = faulty && fault.request;
+        self.respond.fault.data.next = fault;
+        self.respond.fault.valid.next = faulty && !fault.request;
+        self.transmit.fault.ready.next =
+            if fault.request { self.requester.fault.ready.val() } else { self.respond.fault.ready.val() };
+        BeatSource::<W>::link(&mut self.mac_tx, &mut self.transmit.mac);
+
+        comment!("memory");
+        Source::<AccessReq>::join(&mut self.landing.req, &mut self.mmu.rx_req);
+        Source::<Chunk>::join(&mut self.mmu.rx_chunk, &mut self.landing.chunk);
+        Source::<AccessReq>::join(&mut self.transmit.req, &mut self.mmu.tx_req);
+        Source::<Chunk>::join(&mut self.mmu.tx_chunk, &mut self.transmit.chunk);
+        self.mmu.mtt_we.next = self.control.mtt_we.val();
+        self.mmu.mtt_addr.next = self.control.mtt_addr.val();
+        self.mmu.mtt_frame.next = self.control.mtt_frame.val();
+        Source::<DmaWrite>::join(&mut self.landing.write, &mut self.writes.s[elab!(writer::LANDING)]);
+        Source::<DmaWrite>::join(&mut self.completion.write, &mut self.writes.s[elab!(writer::COMPLETION)]);
+        Source::<DmaWrite>::join(&mut self.event.write, &mut self.writes.s[elab!(writer::EVENT)]);
+        Source::<DmaWrite>::join(&mut self.control.write, &mut self.writes.s[elab!(writer::CONTROL)]);
+        self.writes.more.next = 0.into();
+        Source::<DmaWrite>::join(&mut self.writes.m, &mut self.dma_write.req);
+        Source::<DmaRead>::join(&mut self.transmit.dma, &mut self.dma_read.req[elab!(client::FRAMES)]);
+        Source::<DmaRead>::join(&mut self.send_queue.dma, &mut self.dma_read.req[elab!(client::SEND_QUEUE)]);
+        Source::<DmaRead>::join(&mut self.recv_queue.dma, &mut self.dma_read.req[elab!(client::RECV_QUEUE)]);
+        Source::<DmaRead>::join(&mut self.control.read, &mut self.dma_read.req[elab!(client::CONTROL)]);
+        let data = self.dma_read.data.val();
+        let beat = self.dma_read.beat.val();
+        self.transmit.data.next = data;
+        self.transmit.beat.next = beat;
+        self.transmit.data_valid.next = self.dma_read.data_valid[elab!(client::FRAMES)].val();
+        self.send_queue.data.next = data;
+        self.send_queue.beat.next = beat;
+        self.send_queue.data_valid.next = self.dma_read.data_valid[elab!(client::SEND_QUEUE)].val();
+        self.recv_queue.data.next = data;
+        self.recv_queue.beat.next = beat;
+        self.recv_queue.data_valid.next = self.dma_read.data_valid[elab!(client::RECV_QUEUE)].val();
+        self.control.data.next = data;
+        self.control.beat.next = beat;
+        self.control.data_valid.next = self.dma_read.data_valid[elab!(client::CONTROL)].val();
+        AxiReadMaster::<W>::link(&mut self.axi_read, &mut self.dma_read.axi);
+        AxiWriteMaster::<W>::link(&mut self.axi_write, &mut self.dma_write.axi);
+
+        comment!("QP states");
+        self.qp_states.view_re[elab!(reader::RESPONDER)].next = self.responder.view_re.val();
+        self.qp_states.view_addr[elab!(reader::RESPONDER)].next = self.responder.view_addr.val();
+        self.responder.view.next = self.qp_states.view[elab!(reader::RESPONDER)].val();
+        self.qp_states.view_re[elab!(reader::COMPLETER)].next = self.completer.view_re.val();
+        self.qp_states.view_addr[elab!(reader::COMPLETER)].next = self.completer.view_addr.val();
+        self.completer.view.next = self.qp_states.view[elab!(reader::COMPLETER)].val();
+        self.qp_states.view_re[elab!(reader::REQUESTER)].next = self.requester.view_re.val();
+        self.qp_states.view_addr[elab!(reader::REQUESTER)].next = self.requester.view_addr.val();
+        self.requester.view.next = self.qp_states.view[elab!(reader::REQUESTER)].val();
+        self.qp_states.view_re[elab!(reader::RESPOND)].next = self.respond.view_re.val();
+        self.qp_states.view_addr[elab!(reader::RESPOND)].next = self.respond.view_addr.val();
+        self.respond.view.next = self.qp_states.view[elab!(reader::RESPOND)].val();
+        self.qp_states.view_re[elab!(reader::TRANSMIT)].next = self.transmit.view_re.val();
+        self.qp_states.view_addr[elab!(reader::TRANSMIT)].next = self.transmit.view_addr.val();
+        self.transmit.view.next = self.qp_states.view[elab!(reader::TRANSMIT)].val();
+        self.qp_states.view_re[elab!(reader::SEND_QUEUE)].next = self.send_queue.qp_re.val();
+        self.qp_states.view_addr[elab!(reader::SEND_QUEUE)].next = self.send_queue.qp_addr.val();
+        self.send_queue.qp.next = self.qp_states.view[elab!(reader::SEND_QUEUE)].val();
+        self.qp_states.view_re[elab!(reader::RECV_QUEUE)].next = self.recv_queue.qp_re.val();
+        self.qp_states.view_addr[elab!(reader::RECV_QUEUE)].next = self.recv_queue.qp_addr.val();
+        self.recv_queue.qp.next = self.qp_states.view[elab!(reader::RECV_QUEUE)].val();
+        Source::<QpError>::join(&mut self.commit.error, &mut self.qp_states.error[0]);
+        Source::<QpError>::join(&mut self.respond.error, &mut self.qp_states.error[1]);
+        Source::<QpError>::join(&mut self.send_queue.error, &mut self.qp_states.error[2]);
+        Source::<QpError>::join(&mut self.recv_queue.error, &mut self.qp_states.error[3]);
+        Source::<QpError>::join(&mut self.completion.error, &mut self.qp_states.error[4]);
+
+        comment!("events and clock");
+        Source::<Event>::join(&mut self.completion.event, &mut self.event.event[0]);
+        Source::<Event>::join(&mut self.qp_states.event, &mut self.event.event[1]);
+        Source::<Event>::join(&mut self.doorbell.event, &mut self.event.event[2]);
+        Source::<Event>::join(&mut self.control.event, &mut self.event.event[3]);
+        self.control.msix_re.next = self.event.msix_re.val();
+        self.control.msix_addr.next = self.event.msix_addr.val();
+        self.event.msix_row.next = self.control.msix_row.val();
+        self.event.msix_mask.next = self.control.msix_mask.val();
+        self.control.msix_pending.next = self.event.msix_pending.val();
+        self.control.msix_off.next = self.msix_off.val();
+        let now = self.control.now.val();
+        self.completion.now.next = now;
+        self.event.now.next = now;
+
+        comment!("control");
+        Sink::<BarAccess>::link(&mut self.bar0, &mut self.control.bar);
+        self.bar0_rdata.next = self.control.rdata.val();
+        self.bar0_rvalid.next = self.control.rvalid.val();
+        self.control.flr.next = self.flr.val();
+        self.control.link_up.next = self.link_up.val();
+        TableMaster::join(&mut self.control.table[elab!(door::QP_STATE)], &mut self.qp_states.table);
+        TableMaster::join(&mut self.control.table[elab!(door::SEND_QUEUE)], &mut self.send_queue.table);
+        TableMaster::join(&mut self.control.table[elab!(door::RECV_QUEUE)], &mut self.recv_queue.table);
+        TableMaster::join(&mut self.control.table[elab!(door::DOORBELL)], &mut self.doorbell.table);
+        TableMaster::join(&mut self.control.table[elab!(door::REQUESTER)], &mut self.requester.table);
+        TableMaster::join(&mut self.control.table[elab!(door::COMPLETER)], &mut self.completer.table);
+        TableMaster::join(&mut self.control.table[elab!(door::RESPONDER)], &mut self.responder.table);
+        TableMaster::join(&mut self.control.table[elab!(door::RESPOND)], &mut self.respond.table);
+        TableMaster::join(&mut self.control.table[elab!(door::LANDING)], &mut self.landing.table);
+        TableMaster::join(&mut self.control.table[elab!(door::INGRESS)], &mut self.ingress.table);
+        TableMaster::join(&mut self.control.table[elab!(door::TRANSMIT)], &mut self.transmit.table);
+        TableMaster::join(&mut self.control.table[elab!(door::COMPLETION)], &mut self.completion.table);
+        TableMaster::join(&mut self.control.table[elab!(door::EVENT)], &mut self.event.table);
+        TableMaster::join(&mut self.control.table[elab!(door::MMU)], &mut self.mmu.table);
+
+        comment!("reset and drain: what has gone in and come out of receive path, transmit ring, reads and writes");
+        let quiesce = self.control.quiesce.val();
+        self.dma_read.quiesce.next = quiesce;
+        self.dma_write.quiesce.next = quiesce;
+        self.control.idle.next = self.dma_read.idle.val() && self.dma_write.idle.val();
+        let entered = self.ingress.meta.valid.val() && self.dispatch.meta.ready.val();
+        let landed = self.landing.landed.valid.val() && self.commit.landed.ready.val();
+        if entered {
+            self.packets_in.d.next = self.packets_in.q.val() + 1;
+        }
+        if landed {
+            self.packets_out.d.next = self.packets_out.q.val() + 1;
+        }
+        if self.dma_read.axi.ar_valid.val() && self.axi_read.ar_ready.val() {
+            self.reads_out.d.next = self.reads_out.q.val() + 1;
+        }
+        if self.axi_read.r_valid.val() && self.axi_read.r_last.val() {
+            self.reads_back.d.next = self.reads_back.q.val() + 1;
+        }
+        self.control.filled[0].next = self.packets_in.q.val();
+        self.control.emptied[0].next = self.packets_out.q.val();
+        self.control.filled[1].next = self.transmit.queued.val();
+        self.control.emptied[1].next = self.transmit.gone.val();
+        self.control.filled[2].next = self.reads_out.q.val();
+        self.control.emptied[2].next = self.reads_back.q.val();
+        self.control.filled[3].next = self.dma_write.issued.val();
+        self.control.emptied[3].next = self.dma_write.performed.val();
+
+        comment!("counters and traces: blocks of one group never count the same in one cycle");
+        self.control.count[0].next = self.ingress.count.val();
+        self.control.count[1].next = self.responder.count.val();
+        self.control.count[2].next = self.completer.count.val();
+        self.control.count[3].next = self.commit.count.val()
+            | self.transmit.count.val()
+            | self.doorbell.count.val()
+            | self.send_queue.count.val();
+        self.control.count[4].next =
+            self.respond.count.val() | self.completion.count.val() | self.recv_queue.count.val();
+        self.control.count[5].next = self.landing.count.val() | self.requester.count.val() | self.dma_read.count.val();
+        self.control.count[6].next = self.dma_write.count.val() | self.event.count.val() | self.qp_states.count.val();
+        self.control.count[7].next = 0.into();
+        let meta = self.ingress.meta.data.val();
+        self.control.rx_bytes.next = if entered && !meta.raw { meta.payload } else { 0.into() };
+        self.control.tx_bytes.next = self.transmit.tx_bytes.val();
+        self.trace_ingress.next = self.ingress.count.val();
+        self.trace_accepted.next = entered;
+        self.trace_transport.next = self.responder.count.val() | self.completer.count.val() | self.commit.count.val();
+        self.trace_landed.next = landed;
+    }
+}
