@@ -23,11 +23,8 @@ pub enum SetupError {
 /// The core at `width` bits, built or taken from the cache. It stays the same for one text, one set of flags, one Verilator.
 pub fn core_model(width: usize) -> Result<Model, SetupError> {
     let picorv32 = verilate::picorv32_source()?;
-    let options = |name: &str| Options {
-        name: Some(name.into()),
-        sources: vec![picorv32.clone()],
-        ..Options::default()
-    };
+    let options =
+        |name: &str| Options { name: Some(name.into()), sources: vec![picorv32.clone()], ..Options::default() };
     let config = CoreConfig::default();
     Ok(match width {
         64 => Model::of(|| Core::<64>::new(&config), options("core64"))?,
