@@ -62,8 +62,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     ensure!((0.0..1.0).contains(&args.loss), "--loss {}: a probability from 0 to below 1", args.loss);
     let setup = Setup { width: args.width, ip6: args.ip6, ..Setup::default() };
-    let setup = Setup { nic: nic::NicOptions { seed: args.seed, link: LinkRate::gbps(args.link), ..setup.nic }, ..setup };
-    eprintln!("building two {}-bit NICs (the first time compiles the gates; later starts take them from the cache)", args.width);
+    let setup =
+        Setup { nic: nic::NicOptions { seed: args.seed, link: LinkRate::gbps(args.link), ..setup.nic }, ..setup };
+    eprintln!(
+        "building two {}-bit NICs (the first time compiles the gates; later starts take them from the cache)",
+        args.width
+    );
     let started = Instant::now();
     let bed = Testbed::new(&setup)?;
     let capture = Capture::create(&args.capture, &["nic0", "nic1"])
@@ -78,7 +82,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let connect = Connect { mtu: args.mtu, ..Connect::default() };
     let mut pairs = (0..args.qps).map(|_| bed.connect(&connect)).collect::<driver::Result<Vec<_>>>()?;
-    eprintln!("ready after {:.1} s: {} QP(s), {} on both sides", started.elapsed().as_secs_f64(), args.qps, bed.hosts[0].gid.ip);
+    eprintln!(
+        "ready after {:.1} s: {} QP(s), {} on both sides",
+        started.elapsed().as_secs_f64(),
+        args.qps,
+        bed.hosts[0].gid.ip
+    );
 
     let rw = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let source = bed.hosts[0].pd.alloc(file.len(), rw)?;
@@ -90,12 +99,12 @@ pub fn run(args: &Args) -> Result<()> {
     let write = transfer(&bed, &mut pairs, file.len(), "WRITE", |at, len| {
         (Operation::Write(remote.remote(at)), source.sge(at, len))
     })?;
-    compare(&file, &remote, "written to the peer")?;
     let read = transfer(&bed, &mut pairs, file.len(), "READ", |at, len| {
         (Operation::Read(remote.remote(at)), back.sge(at, len))
     })?;
     compare(&file, &back, "read back")?;
     digest(&bed, &mut pairs[0], &file, &remote)?;
+    compare(&file, &remote, "written to the peer")?;
     let mut latency = pings(&bed, &mut pairs[0])?;
     let rate = small_writes(&bed, &mut pairs)?;
     let (cycles, wall) = (bed.cycle() - cycles, wall.elapsed());
@@ -103,16 +112,26 @@ pub fn run(args: &Args) -> Result<()> {
     let limit = args.link * payload_limit(args.mtu.into(), args.ip6, false);
     let row = |what: &str, value: String, note: String| vec![what.to_string(), value, note];
     let of = |ns: f64| format!("{:.1} Gb/s", gbps(file.len() as u64, ns));
-    let share = |ns: f64| format!("{:.1} % of the {limit:.1} Gb/s this MTU allows", 100.0 * gbps(file.len() as u64, ns) / limit);
+    let share = |ns: f64| {
+        format!("{:.1} % of the {limit:.1} Gb/s this MTU allows", 100.0 * gbps(file.len() as u64, ns) / limit)
+    };
     let rows = [
         row("file", format!("{} bytes", file.len()), "every byte compared, digest sent and compared".into()),
         row("WRITE goodput", of(write), share(write)),
         row("READ goodput", of(read), share(read)),
         row("64 B WRITE rate", format!("{:.1} Mmsg/s", rate), format!("{} QP(s)", args.qps)),
-        row("64 B WRITE one way, p50", format!("{:.0} ns", quantile(&mut latency, 0.5)), "doorbell to byte in peer memory".into()),
+        row(
+            "64 B WRITE one way, p50",
+            format!("{:.0} ns", quantile(&mut latency, 0.5)),
+            "doorbell to byte in peer memory".into(),
+        ),
         row("64 B WRITE one way, p99", format!("{:.0} ns", quantile(&mut latency, 0.99)), String::new()),
         row("simulated", format!("{cycles} cycles"), format!("{:.1} us", cycles as f64 * 0.004)),
-        row("simulation speed", format!("{:.0} kcycles/s", cycles as f64 / wall.as_secs_f64() / 1e3), format!("{:.1} s, two NICs", wall.as_secs_f64())),
+        row(
+            "simulation speed",
+            format!("{:.0} kcycles/s", cycles as f64 / wall.as_secs_f64() / 1e3),
+            format!("{:.1} s, two NICs", wall.as_secs_f64()),
+        ),
     ];
     println!("{}", table(&["", "figure", ""], &rows));
     let written = bed.sim().capture(None).map_or(0, |c| c.packets());
@@ -169,7 +188,8 @@ fn compare(file: &[u8], mr: &Mr, what: &str) -> Result<()> {
     }
 }
 
-/// Sends the file's digest; the peer compares it with that of its own memory.
+/// Sends the file's digest; the peer compares it with that of its own memory. Its receive completes behind the WRITEs
+/// before it, so their data is there by then.
 fn digest(bed: &Testbed, pair: &mut Pair, file: &[u8], remote: &Mr) -> Result<()> {
     let sent = Sha256::digest(file);
     let inbox = bed.hosts[1].pd.alloc(sent.len(), Access::LOCAL_WRITE)?;

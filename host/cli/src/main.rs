@@ -1,2 +1,38 @@
 //! The `ferroce` command.
-fn main() {}
+
+mod bench;
+mod demo;
+mod report;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Ferroce: an open RoCE v2 NIC, simulated down to the gate.
+#[derive(Parser)]
+#[command(name = "ferroce", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Moves a file by RDMA between two simulated NICs, through the real driver, and shows how fast.
+    Demo(demo::Args),
+    /// Measures and compares with what was asked.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("ferroce: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

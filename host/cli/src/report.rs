@@ -5,7 +5,7 @@ use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 /// A table of `rows` under `header`.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut t = Table::new();
-    t.load_preset(UTF8_BORDERS_ONLY).set_header(header.to_vec());
+    t.load_style(UTF8_BORDERS_ONLY).set_header(header.to_vec());
     rows.iter().for_each(|r| {
         t.add_row(r.clone());
     });

@@ -1,0 +1,159 @@
+//! Load on a testbed: flows that keep messages outstanding, and what they reached.
+
+use anyhow::{Context, Result};
+use driver::{Data, Flags, Mr, Operation};
+use testbed::{End, Pair, Testbed};
+
+/// What a flow does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// SEND into posted receives.
+    Send,
+}
+
+/// A load, the same for all flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// What.
+    pub kind: Kind,
+    /// Bytes of a message.
+    pub len: usize,
+    /// Offset of the payload from an aligned address, both sides.
+    pub offset: usize,
+    /// Messages outstanding per flow.
+    pub depth: usize,
+    /// Every nth message is signalled.
+    pub signal: usize,
+    /// Messages per flow.
+    pub messages: usize,
+    /// Both hosts send.
+    pub both: bool,
+}
+
+/// What a load reached, from the first completion to the last.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached {
+    /// Payload in Gb/s, per direction.
+    pub gbps: f64,
+    /// Millions of messages a second, per direction.
+    pub mmsg: f64,
+    /// Share of the PCIe link of host 0, up and down, in percent.
+    pub pcie: (f64, f64),
+}
+
+/// One direction of a pair.
+struct Flow<'a> {
+    from: &'a mut End,
+    to: &'a mut End,
+    posted: usize,
+    done: usize,
+    receives: usize,
+}
+
+/// Memory of the flows: one region on each host, used by all.
+pub struct Buffers {
+    mr: [Mr; 2],
+}
+
+impl Buffers {
+    /// Regions of `len` bytes (and some more for offsets).
+    pub fn new(bed: &Testbed, len: usize) -> Result<Self> {
+        let rw = driver::Access::LOCAL_WRITE | driver::Access::REMOTE_WRITE | driver::Access::REMOTE_READ;
+        let alloc = |i: usize| bed.hosts[i].pd.alloc(len + 4096, rw);
+        Ok(Buffers { mr: [alloc(0)?, alloc(1)?] })
+    }
+}
+
+/// Runs `load` over `pairs`.
+pub fn run(bed: &Testbed, pairs: &mut [Pair], buffers: &Buffers, load: &Load) -> Result<Reached> {
+    let mut times: [Vec<(f64, usize)>; 2] = Default::default();
+    let start = bed.cycle();
+    let used = bed.sim().nic(0).host.pcie_use();
+    // Each direction of each pair is a flow; the same ends serve both directions in turn.
+    let mut states = vec![[(0usize, 0usize, 0usize); 2]; pairs.len()];
+    loop {
+        let mut idle = true;
+        for (pair, state) in pairs.iter_mut().zip(&mut states) {
+            for dir in 0..if load.both { 2 } else { 1 } {
+                let (from, to) = if dir == 0 { (&mut pair.a, &mut pair.b) } else { (&mut pair.b, &mut pair.a) };
+                let (posted, done, receives) = state[dir];
+                let mut flow = Flow { from, to, posted, done, receives };
+                flow.step(buffers, load, dir, &mut times[dir])?;
+                state[dir] = (flow.posted, flow.done, flow.receives);
+                idle &= flow.done >= load.messages;
+            }
+        }
+        if idle {
+            break;
+        }
+        bed.relax();
+    }
+    let cycles = bed.cycle() - start;
+    let now = bed.sim().nic(0).host.pcie_use();
+    let rate = bed.sim().nic(0).options().pcie.gbps;
+    let share = |a: u64, b: u64| 100.0 * (b - a) as f64 * 8.0 / (cycles as f64 * 4.0) / rate;
+    let span = |t: &[(f64, usize)]| {
+        let (first, last) = (t.first().copied().unwrap_or_default(), t.last().copied().unwrap_or_default());
+        let messages: usize = t.iter().skip(1).map(|x| x.1).sum();
+        messages as f64 / (last.0 - first.0)
+    };
+    let mut per_ns = span(&times[0]);
+    if load.both {
+        per_ns = per_ns.min(span(&times[1]));
+    }
+    Ok(Reached {
+        gbps: per_ns * load.len as f64 * 8.0,
+        mmsg: per_ns * 1e3,
+        pcie: (share(used.up, now.up), share(used.down, now.down)),
+    })
+}
+
+impl Flow<'_> {
+    /// Takes completions, keeps receives posted, posts what the depth allows in one batch.
+    fn step(&mut self, b: &Buffers, load: &Load, dir: usize, times: &mut Vec<(f64, usize)>) -> Result<()> {
+        let (local, remote) = (&b.mr[dir], &b.mr[1 - dir]);
+        for c in self.from.cq.poll() {
+            c.status.with_context(|| format!("{load:?}"))?;
+            if c.opcode < 0x80 {
+                self.done += c.wr_id as usize;
+                times.push((bed_ns(&c), c.wr_id as usize));
+            }
+        }
+        if load.kind == Kind::Send {
+            if !load.both {
+                self.receives -= self.to.cq.poll().count();
+            }
+            while self.receives < 64 {
+                self.to.qp.post_recv(0, &[remote.sge(load.offset, load.len)])?;
+                self.receives += 1;
+            }
+        }
+        let mut batch = self.from.qp.post();
+        while self.posted < load.messages && self.posted - self.done < load.depth {
+            self.posted += 1;
+            let signaled = self.posted % load.signal == 0 || self.posted == load.messages;
+            let flags = if signaled { Flags::SIGNALED } else { Flags::empty() };
+            let since = match self.posted % load.signal {
+                0 => load.signal,
+                rest => rest,
+            };
+            let place = load.offset + if load.len <= 64 { 64 * (self.posted % 32) } else { 0 };
+            let operation = match load.kind {
+                Kind::Write => Operation::Write(remote.remote(place)),
+                Kind::Read => Operation::Read(remote.remote(place)),
+                Kind::Send => Operation::Send,
+            };
+            batch.add(since as u64, operation, Data::Sges(&[local.sge(place, load.len)]), flags)?;
+        }
+        Ok(())
+    }
+}
+
+/// When a completion was made, by the device's clock, in nanoseconds.
+fn bed_ns(c: &driver::Completion) -> f64 {
+    c.timestamp as f64 * 4.0
+}

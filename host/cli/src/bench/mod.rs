@@ -1,0 +1,87 @@
+//! `ferroce bench`: figures beside their bars.
+
+mod core;
+mod load;
+
+use crate::report::table;
+use anyhow::Result;
+use serde::Serialize;
+
+/// What to measure.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which bench.
+    #[arg(value_enum, default_value = "core")]
+    bench: Bench,
+    /// A list of {"figure", "value", "unit", "bar", "limit", "meets"} instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Only figures whose name contains this text.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// PCIe Gen4 x16 instead of Gen3 x16.
+    #[arg(long)]
+    gen4: bool,
+    /// A board's MAC: 250 ns more on each side.
+    #[arg(long)]
+    board: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Bench {
+    /// The NIC core in simulation, in cycles.
+    Core,
+}
+
+/// A measured figure and what was asked of it.
+#[derive(Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub figure: String,
+    /// The value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The value asked for.
+    pub bar: f64,
+    /// The value that no implementation can pass, where there is one.
+    pub limit: Option<f64>,
+    /// The bar is met.
+    pub meets: bool,
+    /// Share of the PCIe link in use, up and down, in percent.
+    #[serde(skip)]
+    pub pcie: Option<(f64, f64)>,
+}
+
+impl Figure {
+    /// A figure that should be at least `bar`.
+    pub fn at_least(figure: impl Into<String>, value: f64, unit: &'static str, bar: f64, limit: Option<f64>) -> Self {
+        Figure { figure: figure.into(), value, unit, bar, limit, meets: value >= bar, pcie: None }
+    }
+    /// A figure that should be at most `bar`.
+    pub fn at_most(figure: impl Into<String>, value: f64, unit: &'static str, bar: f64, limit: Option<f64>) -> Self {
+        Figure { figure: figure.into(), value, unit, bar, limit, meets: value <= bar, pcie: None }
+    }
+}
+
+/// Runs a bench and prints it. The figures that miss their bar do not make the command fail: they are shown.
+pub fn run(args: &Args) -> Result<()> {
+    let Bench::Core = args.bench;
+    let figures = core::figures(args.gen4, args.board, &args.only)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&figures)?);
+        return Ok(());
+    }
+    let number = |v: f64| if v >= 1000.0 { format!("{v:.0}") } else { format!("{v:.2}") };
+    let rows: Vec<_> = figures
+        .iter()
+        .map(|f| {
+            let pcie = f.pcie.map_or(String::new(), |(u, d)| format!("{u:.0} / {d:.0} %"));
+            let limit = f.limit.map_or(String::new(), number);
+            let meets = if f.meets { "yes" } else { "NO" };
+            vec![f.figure.clone(), number(f.value), f.unit.into(), number(f.bar), limit, meets.into(), pcie]
+        })
+        .collect();
+    println!("{}", table(&["figure", "value", "unit", "bar", "limit", "meets", "PCIe up / down"], &rows));
+    Ok(())
+}
