@@ -1,0 +1,303 @@
+//! Two NICs and the real driver: random mixes of operations, and every byte of both hosts' memory compared, guard bytes
+//! included.
+//!
+//! Each operation has a destination of its own, so the outcome does not depend on the order in which QPs are served. Between
+//! destinations lie guard bytes that nothing may touch.
+
+use driver::qp::QpSizes;
+use driver::{Access, Data, Flags, Mr, Operation, Sge};
+use fabric::{Action, Match};
+use nic::Adversary;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use testbed::{Connect, Pair, Setup, Testbed};
+
+/// Value of memory that nothing may write.
+const GUARD: u8 = 0xa5;
+/// Bytes of each memory of a pair.
+const AREA: usize = 192 << 10;
+
+/// Memory of one host for one pair, and what it must hold in the end.
+struct Area {
+    mr: Mr,
+    want: Vec<u8>,
+    /// Where the next destination may start.
+    next: usize,
+}
+
+impl Area {
+    fn new(bed: &Testbed, host: usize, access: Access, fill: impl Fn(usize) -> u8) -> Self {
+        let mr = bed.hosts[host].pd.alloc(AREA, access).unwrap();
+        let want: Vec<u8> = (0..AREA).map(fill).collect();
+        mr.write(0, &want);
+        Area { mr, want, next: 16 }
+    }
+
+    /// A destination of `len` bytes with guards on both sides, if there is room.
+    fn place(&mut self, rng: &mut ChaCha8Rng, len: usize) -> Option<usize> {
+        let at = self.next + rng.random_range(0..70);
+        (at + len + 16 <= AREA).then(|| {
+            self.next = at + len + 16;
+            at
+        })
+    }
+
+    fn check(&self, what: &str) {
+        let mut got = vec![0; AREA];
+        self.mr.read(0, &mut got);
+        if let Some(at) = (0..AREA).find(|i| got[*i] != self.want[*i]) {
+            let end = (at..AREA).find(|i| got[*i] == self.want[*i]).unwrap_or(AREA);
+            panic!("{what}: bytes {at}..{end} differ, first is {:#04x}, want {:#04x}", got[at], self.want[at]);
+        }
+    }
+}
+
+/// One direction of a pair: from the sender's memories to the receiver's.
+struct Flow {
+    source: Area,
+    landing: Area,
+    remote: Area,
+    remote_source: Area,
+    inbox: Area,
+    posted: u64,
+    completed: u64,
+    /// Receives that are posted: (destination stretches, capacity), oldest first; and what was sent, oldest first.
+    receives: std::collections::VecDeque<Vec<(usize, usize)>>,
+    sent: std::collections::VecDeque<(usize, Option<[u8; 4]>)>,
+}
+
+fn noise(seed: u64) -> impl Fn(usize) -> u8 {
+    move |i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed) >> 29) as u8
+}
+
+impl Flow {
+    fn new(bed: &Testbed, from: usize, seed: u64) -> Self {
+        let to = 1 - from;
+        let local = Access::LOCAL_WRITE;
+        Flow {
+            source: Area::new(bed, from, local, noise(seed)),
+            landing: Area::new(bed, from, local, |_| GUARD),
+            remote: Area::new(bed, to, local | Access::REMOTE_WRITE, |_| GUARD),
+            remote_source: Area::new(bed, to, Access::REMOTE_READ, noise(seed ^ 0x5555)),
+            inbox: Area::new(bed, to, local, |_| GUARD),
+            posted: 0,
+            completed: 0,
+            receives: Default::default(),
+            sent: Default::default(),
+        }
+    }
+
+    fn check(&self, what: &str) {
+        for (area, name) in [(&self.landing, "READ landing"), (&self.remote, "WRITE target"), (&self.inbox, "receives")]
+        {
+            area.check(&format!("{what}, {name}"));
+        }
+        self.source.check(what);
+        self.remote_source.check(what);
+    }
+}
+
+/// A message length: small ones, lengths around the MTU, long ones.
+fn length(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
+    match rng.random_range(0..10) {
+        0 => 0,
+        1..=3 => rng.random_range(1..130),
+        4..=6 => (mtu * rng.random_range(1..4) + 3).saturating_sub(rng.random_range(0..6)),
+        _ => rng.random_range(1..12_000),
+    }
+}
+
+/// Cuts `len` bytes at `at` into 1 to 4 stretches, some of them empty.
+fn cut(rng: &mut ChaCha8Rng, at: usize, len: usize) -> Vec<(usize, usize)> {
+    let mut cuts: Vec<usize> = (0..rng.random_range(0..4)).map(|_| rng.random_range(0..=len)).collect();
+    cuts.extend([0, len]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|w| (at + w[0], w[1] - w[0])).collect()
+}
+
+fn sges(mr: &Mr, stretches: &[(usize, usize)]) -> Vec<Sge> {
+    stretches.iter().map(|(at, len)| mr.sge(*at, *len)).collect()
+}
+
+/// Copies `data` over stretches, in order.
+fn scatter(want: &mut [u8], stretches: &[(usize, usize)], mut data: &[u8]) {
+    for (at, len) in stretches {
+        let n = (*len).min(data.len());
+        want[*at..at + n].copy_from_slice(&data[..n]);
+        data = &data[n..];
+    }
+}
+
+struct Mix {
+    width: usize,
+    seed: u64,
+    pairs: usize,
+    mtu: u32,
+    adversary: Adversary,
+    loss: f64,
+    operations: u64,
+}
+
+fn post(rng: &mut ChaCha8Rng, pair: &mut Pair, dir: usize, f: &mut Flow, mtu: usize) -> bool {
+    let (from, to) = if dir == 0 { (&mut pair.a, &mut pair.b) } else { (&mut pair.b, &mut pair.a) };
+    let len = length(rng, mtu);
+    let start = rng.random_range(0..AREA - len);
+    let gather = cut(rng, start, len);
+    let data = f.source.want[start..start + len].to_vec();
+    let imm = [rng.random(), rng.random(), rng.random(), rng.random()];
+    let kind = rng.random_range(0..5);
+    let (operation, wire) = match kind {
+        0 | 1 => {
+            let Some(at) = f.remote.place(rng, len) else { return false };
+            f.remote.want[at..at + len].copy_from_slice(&data);
+            let remote = f.remote.mr.remote(at);
+            if kind == 0 {
+                (Operation::Write(remote), None)
+            } else {
+                // Takes a receive, whose memory stays untouched.
+                (Operation::WriteImm(remote, imm), Some((0, Some(imm))))
+            }
+        }
+        2 => {
+            let Some(at) = f.landing.place(rng, len) else { return false };
+            let stretches = cut(rng, at, len);
+            let from_at = rng.random_range(0..AREA - len);
+            let bytes = f.remote_source.want[from_at..from_at + len].to_vec();
+            scatter(&mut f.landing.want, &stretches, &bytes);
+            let list = sges(&f.landing.mr, &stretches);
+            let mut batch = from.qp.post();
+            let op = Operation::Read(f.remote_source.mr.remote(from_at));
+            batch.add(f.posted, op, Data::Sges(&list), Flags::SIGNALED).unwrap();
+            drop(batch);
+            f.posted += 1;
+            return true;
+        }
+        3 => (Operation::Send, Some((len, None))),
+        _ => (Operation::SendImm(imm), Some((len, Some(imm)))),
+    };
+    if let Some((bytes, imm)) = wire {
+        let room = bytes + if rng.random_bool(0.5) { rng.random_range(0..50) } else { 0 };
+        let Some(at) = f.inbox.place(rng, room) else { return false };
+        let stretches = cut(rng, at, room);
+        if bytes > 0 {
+            scatter(&mut f.inbox.want, &stretches, &data);
+        }
+        to.qp.post_recv(f.posted, &sges(&f.inbox.mr, &stretches)).unwrap();
+        f.receives.push_back(stretches);
+        f.sent.push_back((len, imm));
+    }
+    let mut batch = from.qp.post();
+    let small = len <= 224 && rng.random_bool(0.5);
+    let list = sges(&f.source.mr, &gather);
+    let payload = if small { Data::Inline(&data) } else { Data::Sges(&list) };
+    batch.add(f.posted, operation, payload, Flags::SIGNALED).unwrap();
+    if rng.random_bool(0.5) {
+        batch.ring()
+    } else {
+        batch.ring_direct()
+    }
+    f.posted += 1;
+    true
+}
+
+fn run(mix: &Mix) {
+    println!("seed {}", mix.seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(mix.seed);
+    let mut setup = Setup { width: mix.width, ..Setup::default() };
+    setup.nic.adversary = mix.adversary;
+    setup.nic.seed = mix.seed;
+    let bed = Testbed::new(&setup).unwrap();
+    if mix.loss > 0.0 {
+        let lost = Match { probability: Some(mix.loss), ..Match::default() };
+        bed.sim().link_mut(0).rules.add(lost, Action::Drop);
+    }
+    let connect = Connect {
+        mtu: mix.mtu,
+        psn: rng.random_range(0..1 << 24),
+        sizes: QpSizes { send_blocks: 64, receives: 32 },
+        ..Connect::default()
+    };
+    let mut pairs: Vec<_> = (0..mix.pairs).map(|_| bed.connect(&connect).unwrap()).collect();
+    let flow = |i: usize, dir: usize| Flow::new(&bed, dir, mix.seed ^ (i * 2 + dir) as u64);
+    let mut flows: Vec<[Flow; 2]> = (0..mix.pairs).map(|i| [flow(i, 0), flow(i, 1)]).collect();
+    let (mut left, mut quiet) = (mix.operations, 0);
+    loop {
+        let mut busy = left > 0;
+        for (pair, both) in pairs.iter_mut().zip(&mut flows) {
+            for dir in 0..2 {
+                let f = &mut both[dir];
+                if left > 0 && f.posted - f.completed < 12 && rng.random_bool(0.3) {
+                    left = if post(&mut rng, pair, dir, f, mix.mtu as usize) { left - 1 } else { 0 };
+                    quiet = 0;
+                }
+                busy |= f.completed < f.posted || !f.sent.is_empty();
+            }
+            for host in 0..2 {
+                let cq = if host == 0 { &mut pair.a.cq } else { &mut pair.b.cq };
+                for c in cq.poll() {
+                    quiet = 0;
+                    c.status.unwrap_or_else(|e| panic!("seed {}: {e}: {c:?}", mix.seed));
+                    if c.opcode < 0x80 {
+                        let f = &mut both[host];
+                        assert_eq!(c.wr_id >= f.completed, true, "completions out of order: {c:?}");
+                        f.completed = c.wr_id + 1;
+                    } else {
+                        let f = &mut both[1 - host];
+                        let (len, imm) = f.sent.pop_front().expect("a receive that nobody sent");
+                        assert_eq!((c.len as usize, c.imm), (len, imm), "seed {}: {c:?}", mix.seed);
+                        f.receives.pop_front();
+                    }
+                }
+            }
+        }
+        if !busy {
+            break;
+        }
+        quiet += 1;
+        assert!(quiet < 100_000, "seed {}: nothing completes any more", mix.seed);
+        bed.relax();
+    }
+    // A WRITE completes when the peer has taken it; it reaches the peer's memory a little later.
+    (0..100).for_each(|_| bed.relax());
+    for (i, both) in flows.iter().enumerate() {
+        for (dir, f) in both.iter().enumerate() {
+            f.check(&format!("seed {}, pair {i}, direction {dir}", mix.seed));
+        }
+    }
+    for nic in 0..2 {
+        let faults = bed.sim().nic(nic).host.iommu.take_faults();
+        assert!(faults.is_empty(), "seed {}: DMA outside of the maps: {faults:x?}", mix.seed);
+        assert_eq!(bed.hosts[nic].device.health() & !1, 0, "seed {}", mix.seed);
+    }
+}
+
+fn mix(width: usize, mtu: u32, adversary: Adversary, loss: f64) {
+    let operations = verilate::scale(300) as u64;
+    let seed = u64::from(mtu) * 31 + width as u64 + (loss * 1e6) as u64;
+    run(&Mix { width, seed, pairs: 4, mtu, adversary, loss, operations });
+}
+
+#[test]
+fn random_mixes_at_512_bits() {
+    mix(512, 4096, Adversary::Friendly, 0.0);
+    mix(512, 1024, Adversary::Friendly, 0.0);
+    mix(512, 256, Adversary::Friendly, 0.0);
+}
+
+#[test]
+fn random_mixes_against_a_hostile_host_at_512_bits() {
+    mix(512, 1024, Adversary::Hostile, 0.0);
+    mix(512, 4096, Adversary::Hostile, 0.0);
+}
+
+#[test]
+fn random_mixes_with_loss_at_512_bits() {
+    mix(512, 1024, Adversary::Friendly, 1e-2);
+    mix(512, 256, Adversary::Hostile, 1e-2);
+}
+
+#[test]
+fn random_mixes_at_64_bits() {
+    mix(64, 1024, Adversary::Hostile, 0.0);
+    mix(64, 256, Adversary::Friendly, 1e-2);
+}
