@@ -42,10 +42,7 @@ fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, l
     } else {
         format!("initial rdata = {bits}'d0;\nalways @(posedge clock) if (re) rdata <= mem[raddr];\n")
     };
-    let text = format!(
-        "{style} reg {range}mem [0:{}];\n`ifndef SYNTHESIS\ninitial mem = '{{default: {bits}'d0}};\n`endif\n{write}{read}",
-        words - 1
-    );
+    let text = format!("{style} reg {range}mem [0:{}];\n{write}{read}", words - 1);
     ir::hand_over(ir::Body::Text { block: Some(block), text, reg: true, source: String::new() })
 }
 

@@ -26,8 +26,19 @@ use hdl::prelude::*;
 
 /// Who reports errors.
 pub const REPORTERS: usize = 5;
-/// Who reads states.
-pub const READERS: usize = 5;
+/// The readers of states, by port.
+pub mod reader {
+    #![allow(missing_docs)]
+    pub const RESPONDER: usize = 0;
+    pub const COMPLETER: usize = 1;
+    pub const REQUESTER: usize = 2;
+    pub const RESPOND: usize = 3;
+    pub const TRANSMIT: usize = 4;
+    pub const SEND_QUEUE: usize = 5;
+    pub const RECV_QUEUE: usize = 6;
+}
+/// Number of readers.
+pub const READERS: usize = 7;
 
 const RESET: u64 = qp_state::RESET as u64;
 const INIT: u64 = qp_state::INIT as u64;

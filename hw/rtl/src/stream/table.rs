@@ -15,7 +15,8 @@ pub(super) fn index_bits(rows: usize) -> usize {
     rows.next_power_of_two().trailing_zeros().max(1) as usize
 }
 
-/// Declaration of `mem`: `rows` words of `bits` bits, zero at power-up.
+/// Declaration of `mem`: `rows` words of `bits` bits. They are zero at power-up: simulators start two-state memories so, and
+/// FPGAs their RAMs.
 pub(super) fn declare(style: &str, bits: usize, rows: usize) -> String {
     let style = match style {
         "" => "(* no_rw_check *)".to_string(),
@@ -23,10 +24,7 @@ pub(super) fn declare(style: &str, bits: usize, rows: usize) -> String {
         s => panic!("no such RAM style: {s}"),
     };
     let last = rows.max(1 << 1) - 1;
-    format!(
-        "{style} reg {}mem [0:{last}];\n`ifndef SYNTHESIS\ninitial mem = '{{default: {bits}'d0}};\n`endif\n",
-        range(bits)
-    )
+    format!("{style} reg {}mem [0:{last}];\n", range(bits))
 }
 
 /// `[bits-1:0] `, or nothing for one bit.
