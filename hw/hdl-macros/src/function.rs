@@ -7,7 +7,10 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{visit_mut::VisitMut, *};
 
-pub fn expand(f: &ItemFn) -> R<TokenStream> {
+pub fn expand(has_arguments: bool, f: &ItemFn) -> R<TokenStream> {
+    if has_arguments {
+        return err(&f.sig, "#[hdl_fn] takes no arguments");
+    }
     let (mut arguments, mut binds) = (vec![], vec![]);
     for a in &f.sig.inputs {
         let FnArg::Typed(a) = a else {

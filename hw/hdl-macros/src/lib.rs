@@ -25,9 +25,9 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Makes a pure function usable in kernels, and leaves it callable from plain Rust.
 #[proc_macro_attribute]
-pub fn hdl_fn(_: TokenStream, item: TokenStream) -> TokenStream {
+pub fn hdl_fn(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let f = parse_macro_input!(item as ItemFn);
-    function::expand(&f).unwrap_or_else(|e| placeholder(&f, e)).into()
+    function::expand(!attribute.is_empty(), &f).unwrap_or_else(|e| placeholder(&f, e)).into()
 }
 fn placeholder(f: &ItemFn, e: syn::Error) -> proc_macro2::TokenStream {
     let (e, vis, sig) = (e.to_compile_error(), &f.vis, &f.sig);

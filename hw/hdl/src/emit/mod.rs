@@ -74,7 +74,11 @@ pub fn emit(block: &dyn Block, top: &str) -> String {
     e.names.exact(top).expect("the first name");
     let text = e.text_of(&tree::tree(block, top));
     let mut out = format!("{}module {top} {text}", e.text);
-    for source in e.sources {
+    for source in &e.sources {
+        let words: Vec<&str> = source.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+        for module in words.windows(2).filter(|w| w[0] == "module").map(|w| w[1]) {
+            assert!(!e.names.is_taken(module), "foreign module `{module}` has the name of one of our blocks")
+        }
         out.push_str(&format!("\n{}\n", source.trim_end()))
     }
     out

@@ -54,6 +54,9 @@ impl Names {
             Some(other) => Err(other),
         }
     }
+    pub fn is_taken(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
     /// Takes `name`, or the first of `name_2`, `name_3` .. that is free.
     pub fn fresh(&mut self, name: &str) -> String {
         let base = verilog_name(name.trim_start_matches("r#"));
