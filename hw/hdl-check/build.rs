@@ -260,7 +260,8 @@ impl Generator {
     /// Assigns `self.o{k}`, of width `w`.
     fn output(&mut self, k: usize, w: usize) -> String {
         let saved = self.scope.clone();
-        let text = match self.below(20) {
+        let text = match self.below(24) {
+            20.. => self.mixed(k, w),
             0..9 => format!("self.o{k}.next = {};", self.any(w, 4)),
             9..13 => {
                 let first = self.any(w, 2);
@@ -299,6 +300,22 @@ impl Generator {
         self.scope = saved;
         text
     }
+    /// Outputs, registers and a variable assigned in the same branches.
+    fn mixed(&mut self, k: usize, w: usize) -> String {
+        let (i, j, bit, low) = (self.below(4), self.below(4), self.below(24), self.below(16));
+        let (first, n, c) = (self.any(w, 2), self.any(24, 2), self.bool(2));
+        let (step, o1, r1) = (self.any(24, 1), self.any(w, 2), self.value(24, 2));
+        let (s, part, o2, b) = (self.value(3, 1), self.any(8, 2), self.any(w, 1), self.bool(2));
+        let (r2, x, i3) = (self.any(24, 2), self.value(24, 1), self.value(3, 1));
+        format!(
+            "self.o{k}.next = {first}; let mut n{k}: Bits<24> = {n}; \
+             if {c} {{ n{k} += {step}; self.o{k}.next = {o1}; self.acc[{i}].d.next = n{k} ^ {r1}; \
+             match {s} {{ 0 | 1 => {{ self.acc[{j}].d.next.set_bits::<8>({low}, {part}); }} 5 => self.o{k}.next = {o2}, \
+             _ => {{ n{k} = n{k}.replace_bit({bit}, {b}); }} }} }} \
+             else {{ self.acc[{j}].d.next = {r2}; self.acc[{i3}.get_bits::<2>(0).index()].d.next = n{k} - {x}; }} \
+             self.o{k}.next = self.o{k}.val() ^ n{k}.cast::<{w}>() ^ self.acc[{i}].q.val().cast::<{w}>();"
+        )
+    }
     /// Assigns the registers.
     fn registers(&mut self) -> String {
         let mut t = String::new();
@@ -335,7 +352,7 @@ impl Generator {
         let _ = writeln!(body, "        {}", self.registers());
         format!(
             "fuzz_block! {{ seed_{seed}; {inputs}; {};\n    fn update(&mut self) {{\n        \
-             regs!(self, clock, rst, machine, file);\n        dff_setup!(self, clock, kept);\n{body}    }}\n}}\n",
+             regs!(self, clock, rst, machine, file, acc);\n        dff_setup!(self, clock, kept);\n{body}    }}\n}}\n",
             outputs.join(", ")
         )
     }

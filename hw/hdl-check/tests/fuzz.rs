@@ -54,6 +54,7 @@ macro_rules! fuzz_block {
                 machine: Reg<State>,
                 kept: DFF<Record>,
                 file: Arr<Reg<Bits<16>>, 8>,
+                acc: [Reg<Bits<24>>; 4],
             }
             impl Logic for Fuzz {
                 #[kernel]

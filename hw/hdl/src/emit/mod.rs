@@ -75,7 +75,8 @@ pub fn emit(block: &dyn Block, top: &str) -> String {
     let text = e.text_of(&tree::tree(block, top));
     let mut out = format!("{}module {top} {text}", e.text);
     for source in &e.sources {
-        let words: Vec<&str> = source.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+        let words = source.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty());
+        let words: Vec<&str> = words.collect();
         for module in words.windows(2).filter(|w| w[0] == "module").map(|w| w[1]) {
             assert!(!e.names.is_taken(module), "foreign module `{module}` has the name of one of our blocks")
         }
