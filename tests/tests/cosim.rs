@@ -224,8 +224,7 @@ fn run(mix: &Mix) {
     loop {
         let mut busy = left > 0;
         for (pair, both) in pairs.iter_mut().zip(&mut flows) {
-            for dir in 0..2 {
-                let f = &mut both[dir];
+            for (dir, f) in both.iter_mut().enumerate() {
                 if left > 0 && f.posted - f.completed < 12 && rng.random_bool(0.3) {
                     left = if post(&mut rng, pair, dir, f, mix.mtu as usize) { left - 1 } else { 0 };
                     quiet = 0;
@@ -239,7 +238,7 @@ fn run(mix: &Mix) {
                     c.status.unwrap_or_else(|e| panic!("seed {}: {e}: {c:?}", mix.seed));
                     if c.opcode < 0x80 {
                         let f = &mut both[host];
-                        assert_eq!(c.wr_id >= f.completed, true, "completions out of order: {c:?}");
+                        assert!(c.wr_id >= f.completed, "completions out of order: {c:?}");
                         f.completed = c.wr_id + 1;
                     } else {
                         let f = &mut both[1 - host];

@@ -61,7 +61,7 @@ impl SimFunction {
 
     fn check(bar: u8, offset: u64, len: usize) -> Result<()> {
         let size = size_of_bar(bar);
-        if !matches!(len, 4 | 8) || offset % len as u64 != 0 || offset + len as u64 > size {
+        if !matches!(len, 4 | 8) || !offset.is_multiple_of(len as u64) || offset + len as u64 > size {
             return Err(Error::new(format!(
                 "access of {len} bytes at offset {offset:#x} of BAR{bar} ({size:#x} bytes)"
             ))

@@ -72,7 +72,7 @@ pub fn random_bytes(rng: &mut ChaCha8Rng, n: usize) -> Vec<u8> {
 /// Bus address of a virtual address: pages are shuffled.
 fn translate(va: u64) -> u64 {
     let page = va >> 12 & (MEMORY as u64 / 4096 - 1);
-    (page * 37 + 11) % (MEMORY as u64 / 4096) << 12 | va & 0xfff
+    (((page * 37 + 11) % (MEMORY as u64 / 4096)) << 12) | (va & 0xfff)
 }
 
 /// `access`, `dma_read` and the QP states.
@@ -142,27 +142,28 @@ impl Host {
 impl Actor for Host {
     fn drive(&mut self, model: &mut Model) {
         let held = self.chunk.is_some();
-        if !held && self.rng.random_bool(self.rates.1) {
-            if let Some(request) = self.requests.front_mut() {
-                if request.wait > 0 {
-                    request.wait -= 1;
-                } else {
-                    let left = request.len - request.done;
-                    let va = request.va + request.done;
-                    let len = left.min(4096 - (va & 0xfff));
-                    let refused = request.key & 0xffff_0000 == BAD_KEY;
-                    let last = refused || len == left;
-                    self.chunk = Some(Chunk {
-                        iova: translate(va).into(),
-                        len: len.into(),
-                        offset: request.done.into(),
-                        last,
-                        cause: if refused { u64::from(request.key & 0xff) } else { 0 }.into(),
-                    });
-                    request.done += len;
-                    if last {
-                        self.requests.pop_front();
-                    }
+        if !held
+            && self.rng.random_bool(self.rates.1)
+            && let Some(request) = self.requests.front_mut()
+        {
+            if request.wait > 0 {
+                request.wait -= 1;
+            } else {
+                let left = request.len - request.done;
+                let va = request.va + request.done;
+                let len = left.min(4096 - (va & 0xfff));
+                let refused = request.key & 0xffff_0000 == BAD_KEY;
+                let last = refused || len == left;
+                self.chunk = Some(Chunk {
+                    iova: translate(va).into(),
+                    len: len.into(),
+                    offset: request.done.into(),
+                    last,
+                    cause: if refused { u64::from(request.key & 0xff) } else { 0 }.into(),
+                });
+                request.done += len;
+                if last {
+                    self.requests.pop_front();
                 }
             }
         }
@@ -217,7 +218,7 @@ impl Actor for Host {
             while at < len {
                 let most = self.beat_bytes.min(len - at);
                 let bytes = if full { most } else { self.rng.random_range(1..=most) };
-                self.pieces.push((tag, dest + at as u64 & 0xf_ffff, iova + at as u64, bytes));
+                self.pieces.push((tag, (dest + at as u64) & 0xf_ffff, iova + at as u64, bytes));
                 at += bytes;
             }
         }
