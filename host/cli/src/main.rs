@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod report;
+mod synth;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,12 +22,15 @@ enum Command {
     Demo(demo::Args),
     /// Measures and compares with what was asked.
     Bench(bench::Args),
+    /// Size and LUT levels on FPGAs, by yosys.
+    Synth(synth::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Synth(args) => synth::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,6 @@
 //! Builds the NIC core for a datapath width.
 
+use hdl::prelude::Block;
 use rtl::core::{Core, CoreConfig};
 use verilate::{Model, Options};
 
@@ -31,6 +32,24 @@ pub fn core_model(width: usize) -> Result<Model, SetupError> {
         128 => Model::of(|| Core::<128>::new(&config), options("core128"))?,
         256 => Model::of(|| Core::<256>::new(&config), options("core256"))?,
         512 => Model::of(|| Core::<512>::new(&config), options("core512"))?,
+        other => return Err(SetupError::Width(other)),
+    })
+}
+
+/// The Verilog of the core at `width` bits, for synthesis. PicoRV32 is not in it.
+pub fn core_verilog(width: usize) -> Result<String, SetupError> {
+    fn text<const W: usize>() -> String {
+        verilate::on_big_stack(|| {
+            let mut core = Core::<W>::new(&CoreConfig::default());
+            core.connect_all();
+            hdl::emit(&core, "top")
+        })
+    }
+    Ok(match width {
+        64 => text::<64>(),
+        128 => text::<128>(),
+        256 => text::<256>(),
+        512 => text::<512>(),
         other => return Err(SetupError::Width(other)),
     })
 }

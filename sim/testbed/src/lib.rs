@@ -4,7 +4,7 @@
 
 mod core;
 
-pub use crate::core::{SetupError, core_model};
+pub use crate::core::{SetupError, core_model, core_verilog};
 use driver::qp::{Init, Path, QpSizes, Rts, SendOptions};
 use driver::{Access, Cq, Device, Eq, Gid, OpenOptions, Pd, Qp, Result};
 use fabric::{Fabric, Shared, SimFunction};
