@@ -612,28 +612,26 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                 if writing { direct_block.get_bits::<64>(64 * b) } else { beat.get_bits::<64>(64 * b % W) };
         }
         let direct_slot = self.direct_slot.q.val();
-        for s in 0..SLOTS {
-            if comes && tag == s {
-                self.missing[s].d.next = self.missing[s].q.val() - word.bytes.cast::<9>();
-            }
-            if writing && direct_slot == s {
-                self.missing[s].d.next = 0.into();
-            }
-            if enter && tail == s {
-                self.missing[s].d.next = cat!(9; fetch, bits::<6>(0));
-                self.slot_queue[s].d.next = fourth.queue;
-            }
+        if comes {
+            self.missing[tag.index()].d.next = self.missing[tag.index()].q.val() - word.bytes.cast::<9>();
+        }
+        if writing {
+            self.missing[direct_slot.index()].d.next = 0.into();
+        }
+        if enter {
+            self.missing[tail.index()].d.next = cat!(9; fetch, bits::<6>(0));
+            self.slot_queue[tail.index()].d.next = fourth.queue;
         }
 
         // ---- Slots: void those of a queue that restarts; retire the oldest when all of its data is there.
         let mut void = self.void.q.val();
         let mut bad = self.bad.q.val();
-        let mut done: Bits<64> = 0.into();
-        for s in 0..SLOTS {
-            if restarts && self.slot_queue[s].q.val() == fourth.queue {
-                void = void.replace_bit(s, true);
+        if restarts {
+            for s in 0..SLOTS {
+                if self.slot_queue[s].q.val() == fourth.queue {
+                    void = void.replace_bit(s, true);
+                }
             }
-            done = done.replace_bit(s, !self.missing[s].q.val().any());
         }
         if comes && word.error {
             bad = bad.replace_bit(tag.index(), true);
@@ -651,7 +649,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.slots[1].re.next = some;
         self.slots[1].raddr.next = head;
         self.looked.d.next = some && !self.looked.q.val();
-        let pop = self.looked.q.val() && done.get_bit(head.index()) && (!self.back_valid.q.val() || retire);
+        let done = !self.missing[head.index()].q.val().any();
+        let pop = self.looked.q.val() && done && (!self.back_valid.q.val() || retire);
         if retire {
             self.back_valid.d.next = false;
         }
