@@ -1,7 +1,7 @@
 //! Queue pairs: creation, the states in their type, receives.
 //!
 //! `Qp<Reset>` -> [`init`](Qp::init) -> `Qp<Init>` -> [`rtr`](Qp::rtr) -> `Qp<Rtr>` -> [`rts`](Qp::rts) -> `Qp<Rts>`. Receives can be posted
-//! from `Init` on, sends (see [`crate::post`]) in `Rts`.
+//! from `Init` on, sends (see [`Post`](crate::Post)) in `Rts`.
 
 use crate::bar::Doorbell;
 use crate::cq::{Cq, CqHandle};

@@ -135,7 +135,7 @@ impl Flow<'_> {
         let mut batch = self.from.qp.post();
         while self.posted < load.messages && self.posted - self.done < load.depth {
             self.posted += 1;
-            let signaled = self.posted % load.signal == 0 || self.posted == load.messages;
+            let signaled = self.posted.is_multiple_of(load.signal) || self.posted == load.messages;
             let flags = if signaled { Flags::SIGNALED } else { Flags::empty() };
             let since = match self.posted % load.signal {
                 0 => load.signal,
