@@ -2,6 +2,7 @@
 
 use crate::bar::Bar;
 use crate::command::{Answer, Command, CommandRing};
+use crate::config::{self, Identity};
 use crate::function::{Error, PciFunction, Result};
 use crate::memory::BusSpace;
 use crate::reg;
@@ -82,8 +83,8 @@ impl Device {
     /// Opens the device behind `function`. Errors: not a Ferroce device, an ABI this driver does not know, firmware missing
     /// or not coming up.
     pub fn open(function: Arc<dyn PciFunction>, options: &OpenOptions) -> Result<Device> {
-        check_identity(&*function)?;
-        function.config_write(0x04, &0x0006u16.to_le_bytes())?;
+        Identity::of(&*function)?.check()?;
+        config::enable(&*function)?;
         let bar0 = Arc::new(Bar::open(function.clone(), 0)?);
         let doorbells = Arc::new(Bar::open(function.clone(), 2)?);
         let magic = reg!(bar0, Registers, magic).read();
@@ -231,21 +232,6 @@ pub(crate) fn ip_words(ip: IpAddr) -> (u64, u64) {
             (w as u64, (w >> 64) as u64)
         }
     }
-}
-
-/// Refuses a function that is not a Ferroce NIC. `pci-driver` decodes nothing here that two reads do not.
-fn check_identity(function: &dyn PciFunction) -> Result<()> {
-    let mut id = [0; 4];
-    function.config_read(0, &mut id)?;
-    let (vendor, device) = (u16::from_le_bytes([id[0], id[1]]), u16::from_le_bytes([id[2], id[3]]));
-    if (vendor, device) == (abi::PCI_VENDOR, abi::PCI_DEVICE) {
-        return Ok(());
-    }
-    Err(Error::new(format!("PCI function {vendor:04x}:{device:04x} is not a Ferroce NIC")).hint(format!(
-        "Ferroce is {:04x}:{:04x}",
-        abi::PCI_VENDOR,
-        abi::PCI_DEVICE
-    )))
 }
 
 /// Loads the firmware unless it runs, and waits until it is ready.

@@ -19,6 +19,7 @@
 
 pub mod bar;
 mod command;
+mod config;
 mod cq;
 mod device;
 pub mod function;
