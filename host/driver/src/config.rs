@@ -15,6 +15,11 @@ const MSIX_CONTROL: u64 = 2;
 /// Memory Space Enable and Bus Master Enable.
 const MEMORY_AND_BUS_MASTER: u16 = 0x0006;
 
+/// A copy of configuration space, aligned as `pci-driver` reads it.
+#[derive(Clone, Copy)]
+#[repr(align(8))]
+struct Snapshot([u8; CONFIG_BYTES]);
+
 /// What the driver asks of configuration space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -31,13 +36,13 @@ pub struct Identity {
 impl Identity {
     /// Reads and decodes configuration space.
     pub fn of(function: &dyn PciFunction) -> Result<Self> {
-        let mut snapshot = [0; CONFIG_BYTES];
-        function.config_read(0, &mut snapshot)?;
+        let mut snapshot = Snapshot([0; CONFIG_BYTES]);
+        function.config_read(0, &mut snapshot.0)?;
         Self::decode(&snapshot).map_err(|e| Error::new("configuration space does not decode").source(e))
     }
 
-    fn decode(snapshot: &[u8; CONFIG_BYTES]) -> std::io::Result<Self> {
-        let region = PciMemoryRegion::new(snapshot);
+    fn decode(snapshot: &Snapshot) -> std::io::Result<Self> {
+        let region = PciMemoryRegion::new(&snapshot.0);
         let config = PciConfig::backed_by(&region);
         let (vendor, device) = (config.vendor_id().read()?, config.device_id().read()?);
         if vendor == u16::MAX {
@@ -84,14 +89,14 @@ mod tests {
     use super::*;
 
     /// Header, a PCI Express capability at 0x40 and MSI-X with 32 vectors at 0x80.
-    fn space() -> [u8; CONFIG_BYTES] {
+    fn space() -> Snapshot {
         let mut s = [0; CONFIG_BYTES];
         s[..2].copy_from_slice(&abi::PCI_VENDOR.to_le_bytes());
         s[2..4].copy_from_slice(&abi::PCI_DEVICE.to_le_bytes());
         (s[0x06], s[0x34]) = (0x10, 0x40);
         (s[0x40], s[0x41], s[0x42]) = (0x10, 0x80, 0x02);
         (s[0x80], s[0x82]) = (0x11, 31);
-        s
+        Snapshot(s)
     }
 
     #[test]
@@ -105,9 +110,9 @@ mod tests {
     #[test]
     fn strangers_and_the_dead_are_refused_by_name() {
         let mut s = space();
-        s[0] ^= 1;
+        s.0[0] ^= 1;
         assert!(Identity::decode(&s).unwrap().check().unwrap_err().to_string().contains("is not a Ferroce NIC"));
-        let gone = Identity::decode(&[0xff; CONFIG_BYTES]).unwrap().check().unwrap_err();
+        let gone = Identity::decode(&Snapshot([0xff; CONFIG_BYTES])).unwrap().check().unwrap_err();
         assert!(gone.to_string().contains("all ones"), "{gone}");
     }
 }
