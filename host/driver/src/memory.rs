@@ -204,3 +204,98 @@ impl Drop for RingMemory {
         self.bus.unmap(self.pages.as_ptr(), self.pages.size());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::{BarInfo, Mapping};
+    use std::os::fd::BorrowedFd;
+
+    /// A function that only keeps its maps.
+    #[derive(Default)]
+    struct Maps(Mutex<BTreeMap<u64, usize>>);
+
+    impl PciFunction for Maps {
+        fn config_read(&self, _: u16, _: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+        fn config_write(&self, _: u16, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+        fn bar_info(&self, _: u8) -> Result<BarInfo> {
+            Ok(BarInfo::default())
+        }
+        fn bar_read(&self, _: u8, _: u64, _: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+        fn bar_write(&self, _: u8, _: u64, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+        fn bar_map(&self, _: u8, _: u64, _: u64) -> Result<Option<Mapping>> {
+            Ok(None)
+        }
+        fn dma_limits(&self) -> Result<DmaLimits> {
+            Ok(DmaLimits { page_sizes: 0x1000, iova: vec![(0x1000, (1 << 47) - 1)], max_maps: 3, prefers_fd: false })
+        }
+        unsafe fn dma_map(&self, m: &DmaMap<'_>) -> Result<()> {
+            let mut maps = self.0.lock().unwrap();
+            let overlaps = maps.range(..m.iova + m.len as u64).any(|(a, l)| a + *l as u64 > m.iova);
+            assert!(!overlaps && m.len.is_multiple_of(PAGE), "maps {:#x}+{:#x} over {maps:x?}", m.iova, m.len);
+            maps.insert(m.iova, m.len);
+            Ok(())
+        }
+        fn dma_unmap(&self, iova: u64, len: usize) -> Result<()> {
+            assert_eq!(self.0.lock().unwrap().remove(&iova), Some(len), "unmaps what was not mapped so");
+            Ok(())
+        }
+        fn msix_count(&self) -> Result<u32> {
+            Ok(0)
+        }
+        fn msix_set(&self, _: &[Option<BorrowedFd<'_>>]) -> Result<()> {
+            Ok(())
+        }
+        fn reset(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn map(bus: &BusSpace, pages: &Pages, at: usize, len: usize) -> Result<u64> {
+        // SAFETY: the tests keep `pages` alive until all is unmapped.
+        unsafe { bus.map(pages.as_ptr().wrapping_add(at), len) }
+    }
+
+    #[test]
+    fn regions_on_one_page_share_its_map_and_the_ledger_ends_empty() {
+        let bus = BusSpace::new(Arc::new(Maps::default())).unwrap();
+        let pages = Pages::new(4 * PAGE);
+        let at = |offset: usize| pages.as_ptr().wrapping_add(offset);
+        assert_eq!(map(&bus, &pages, PAGE + 5, 10).unwrap(), at(PAGE + 5) as u64);
+        map(&bus, &pages, PAGE + 100, 10).unwrap();
+        assert_eq!(bus.maps(), 1, "the same page");
+        map(&bus, &pages, 0, 4 * PAGE).unwrap();
+        assert_eq!(bus.maps(), 3, "the pages before and behind it");
+        bus.unmap(at(PAGE + 5), 10);
+        bus.unmap(at(0), 4 * PAGE);
+        assert_eq!(bus.maps(), 1, "one region still uses the page");
+        bus.unmap(at(PAGE + 100), 10);
+        assert_eq!(bus.maps(), 0);
+    }
+
+    #[test]
+    fn what_the_iommu_cannot_hold_is_refused_with_its_limits() {
+        let bus = BusSpace::new(Arc::new(Maps::default())).unwrap();
+        let pages = Pages::new(8 * PAGE);
+        for i in [0, 2, 4] {
+            map(&bus, &pages, i * PAGE, PAGE).unwrap();
+        }
+        let full = map(&bus, &pages, 6 * PAGE, 1).unwrap_err().to_string();
+        assert!(full.contains("all 3 maps"), "{full}");
+        // SAFETY: refused before anything is mapped.
+        let outside = unsafe { bus.map(std::ptr::without_provenance_mut(1 << 50), 64) }.unwrap_err().to_string();
+        assert!(outside.contains("0x1000..=0x7fffffffffff"), "{outside}");
+        for i in [0, 2, 4] {
+            bus.unmap(pages.as_ptr().wrapping_add(i * PAGE), PAGE);
+        }
+        assert_eq!(bus.maps(), 0);
+    }
+}
