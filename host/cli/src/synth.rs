@@ -6,7 +6,7 @@
 mod levels;
 
 use crate::report::table;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use levels::Netlist;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -102,11 +102,20 @@ pub struct Core<const W: usize> {
     /// Function-level reset from configuration space; MSI-X off or wholly masked there.
     pub flr: Signal<In, Bit>,
     pub msix_off: Signal<In, Bit>,
-    /// Verdicts of ingress and of the engines behind it, for traces: bit = `abi::status::counter`.
+    /// For traces, what becomes of each frame: ingress counts (bit = `abi::status::counter`) or accepts it, in the order of
+    /// arrival.
     pub trace_ingress: Signal<Out, Bits<64>>,
     pub trace_accepted: Signal<Out, Bit>,
-    pub trace_transport: Signal<Out, Bits<64>>,
+    /// An accepted frame's engine counts it, each in its order.
+    pub trace_responder: Signal<Out, Bits<64>>,
+    pub trace_completer: Signal<Out, Bits<64>>,
+    /// An accepted frame is through, in the order of arrival: it was the completer's; why it could not land
+    /// (`abi::status::cause`), or 0.
     pub trace_landed: Signal<Out, Bit>,
+    pub trace_response: Signal<Out, Bit>,
+    pub trace_cause: Signal<Out, Bits<8>>,
+    /// All that was on its way is lost.
+    pub trace_reset: Signal<Out, Bit>,
 
     ingress: Ingress<W>,
     rx_buffer: ByteRam<W>,
@@ -172,8 +181,12 @@ impl<const W: usize> Core<W> {
             msix_off: Default::default(),
             trace_ingress: Default::default(),
             trace_accepted: Default::default(),
-            trace_transport: Default::default(),
+            trace_responder: Default::default(),
+            trace_completer: Default::default(),
             trace_landed: Default::default(),
+            trace_response: Default::default(),
+            trace_cause: Default::default(),
+            trace_reset: Default::default(),
             ingress: Ingress::new(c.rx_buffer),
             rx_buffer: ByteRam::new(c.rx_buffer, "block"),
             dispatch: Default::default(),
@@ -503,8 +516,14 @@ impl<const W: usize> Logic for Core<W> {
         self.control.rx_bytes.next = if entered && !meta.raw { meta.payload } else { 0.into() };
         self.control.tx_bytes.next = self.transmit.tx_bytes.val();
         self.trace_ingress.next = self.ingress.count.val();
-        self.trace_accepted.next = entered;
-        self.trace_transport.next = self.responder.count.val() | self.completer.count.val() | self.commit.count.val();
-        self.trace_landed.next = landed;
+        self.trace_accepted.next = self.ingress.accepted.val();
+        self.trace_responder.next = self.responder.count.val();
+        self.trace_completer.next = self.completer.count.val();
+        // A frame frees its rows with its last step; wake-up calls have none.
+        let through = self.landing.landed.data.val();
+        self.trace_landed.next = landed && through.op.rows.any();
+        self.trace_response.next = through.op.response;
+        self.trace_cause.next = through.cause;
+        self.trace_reset.next = rst;
     }
 }

@@ -1,10 +1,12 @@
-//! Writes what passes a link as pcapng, each packet with a comment: what it is, what became of it.
+//! Writes what passes a link as pcapng, each packet with a comment: what it is, what became of it. So a packet waits for its
+//! receiver's verdict, and those sent after it wait behind it.
 
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
 use pcap_file::{DataLink, PcapError};
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -14,6 +16,17 @@ use std::time::Duration;
 pub struct Capture {
     out: PcapNgWriter<BufWriter<File>>,
     packets: u64,
+    /// Packets that are not written yet, in the order of sending.
+    pending: VecDeque<Pending>,
+}
+
+/// A packet with arrivals whose verdict is not known yet.
+struct Pending {
+    interface: u32,
+    ns: u64,
+    frame: Vec<u8>,
+    comment: String,
+    arrivals: u32,
 }
 
 impl Capture {
@@ -25,24 +38,60 @@ impl Capture {
                 vec![InterfaceDescriptionOption::IfName(Cow::Borrowed(name)), InterfaceDescriptionOption::IfTsResol(9)];
             out.write_pcapng_block(InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options })?;
         }
-        Ok(Capture { out, packets: 0 })
+        Ok(Capture { out, packets: 0, pending: VecDeque::new() })
     }
 
-    /// Adds a frame that passed `interface` at `ns` with a comment.
-    pub fn add(&mut self, interface: u32, ns: u64, frame: &[u8], comment: &str) -> Result<(), PcapError> {
+    /// Adds a frame that passed `interface` at `ns`, with what is known of it, and that arrives `arrivals` times. Returns its
+    /// number.
+    pub fn add(
+        &mut self,
+        interface: u32,
+        ns: u64,
+        frame: &[u8],
+        comment: String,
+        arrivals: u32,
+    ) -> Result<u64, PcapError> {
+        self.pending.push_back(Pending { interface, ns, frame: frame.to_vec(), comment, arrivals });
         self.packets += 1;
-        self.out.write_pcapng_block(EnhancedPacketBlock {
-            interface_id: interface,
-            timestamp: Duration::from_nanos(ns),
-            original_len: frame.len() as u32,
-            data: Cow::Borrowed(frame),
-            options: vec![EnhancedPacketOption::Comment(Cow::Borrowed(comment))],
-        })?;
+        self.write(false)?;
+        Ok(self.packets - 1)
+    }
+
+    /// An arrival of frame `number` had this verdict.
+    pub fn judge(&mut self, number: u64, verdict: &str) -> Result<(), PcapError> {
+        let first = self.packets - self.pending.len() as u64;
+        let p = &mut self.pending[(number - first) as usize];
+        p.comment = format!("{}; {verdict}", p.comment);
+        p.arrivals -= 1;
+        self.write(false)
+    }
+
+    /// Writes what is known, or everything.
+    fn write(&mut self, everything: bool) -> Result<(), PcapError> {
+        while self.pending.front().is_some_and(|p| everything || p.arrivals == 0) {
+            let p = self.pending.pop_front().expect("just seen");
+            let open = if p.arrivals > 0 { "; on its way when the capture ended" } else { "" };
+            self.out.write_pcapng_block(EnhancedPacketBlock {
+                interface_id: p.interface,
+                timestamp: Duration::from_nanos(p.ns),
+                original_len: p.frame.len() as u32,
+                data: Cow::Borrowed(&p.frame),
+                options: vec![EnhancedPacketOption::Comment(Cow::Owned(p.comment + open))],
+            })?;
+        }
         Ok(())
     }
 
-    /// Frames written.
+    /// Frames captured.
     pub fn packets(&self) -> u64 {
         self.packets
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if let Err(e) = self.write(true) {
+            eprintln!("the capture lacks its last packets: {e}");
+        }
     }
 }

@@ -4,6 +4,8 @@ use crate::capture::Capture;
 use crate::crew::Worker;
 use crate::fault::{Action, Fired, Rules};
 use nic::{Frame, Fs, NS, Nic};
+use pcap_file::PcapError;
+use std::collections::HashMap;
 
 /// A cable between two NICs.
 pub struct Link {
@@ -21,8 +23,8 @@ pub type FrameTap = Box<dyn FnMut(usize, &Frame, Option<Fired>) + Send>;
 /// Why a NIC is in its slot.
 const HERE: &str = "NICs are with their workers only within a window";
 
-/// Frames on their way to a NIC, in order of arrival.
-type Inbox = Vec<Frame>;
+/// Frames on their way to a NIC, in order of arrival, with their numbers in the capture.
+type Inbox = Vec<(Frame, Option<u64>)>;
 
 /// NICs on one timeline.
 pub struct Fabric {
@@ -33,6 +35,8 @@ pub struct Fabric {
     window: u64,
     inboxes: Vec<Inbox>,
     capture: Option<Capture>,
+    /// Number in the capture of the frames that a NIC has received and not judged: by NIC, and its number there.
+    unjudged: HashMap<(usize, u64), u64>,
     tap: Option<FrameTap>,
 }
 
@@ -42,7 +46,16 @@ impl Fabric {
         let inboxes = nics.iter().map(|_| Vec::new()).collect();
         let workers = nics.iter().skip(1).map(|_| Worker::start()).collect();
         let nics = nics.into_iter().map(|n| Some(Box::new(n))).collect();
-        Fabric { nics, workers, links: Vec::new(), window: 25, inboxes, capture: None, tap: None }
+        Fabric {
+            nics,
+            workers,
+            links: Vec::new(),
+            window: 25,
+            inboxes,
+            capture: None,
+            unjudged: HashMap::new(),
+            tap: None,
+        }
     }
 
     /// Joins two NICs by a cable; returns the link's index. `delay` is at least a clock cycle.
@@ -86,6 +99,8 @@ impl Fabric {
 
     /// Writes every frame that leaves a NIC to `capture`; interface n is NIC n.
     pub fn capture(&mut self, capture: Option<Capture>) -> Option<Capture> {
+        self.unjudged.clear();
+        self.inboxes.iter_mut().flatten().for_each(|(_, number)| *number = None);
         std::mem::replace(&mut self.capture, capture)
     }
 
@@ -102,12 +117,15 @@ impl Fabric {
     /// Advances all NICs by at most a window: for measuring times finer than one.
     pub fn advance_cycles(&mut self, cycles: u64) {
         let window = cycles.min(self.window);
-        for (slot, inbox) in self.nics.iter_mut().zip(&mut self.inboxes) {
+        for (n, (slot, inbox)) in self.nics.iter_mut().zip(&mut self.inboxes).enumerate() {
             let nic = slot.as_mut().expect(HERE);
             // Frames whose time may still be overtaken by a later one's stay here: the MAC wants them in order.
             let limit = nic.now() + window * nic.options().clock;
-            let due = inbox.partition_point(|f| f.at < limit);
-            inbox.drain(..due).for_each(|f| nic.receive(f));
+            let due = inbox.partition_point(|(f, _)| f.at < limit);
+            for (frame, number) in inbox.drain(..due) {
+                let received = nic.receive(frame);
+                self.unjudged.extend(number.map(|number| ((n, received), number)));
+            }
         }
         let (first, others) = self.nics.split_first_mut().expect("a fabric has NICs");
         for (slot, worker) in others.iter_mut().zip(&self.workers) {
@@ -117,7 +135,19 @@ impl Fabric {
         for (slot, worker) in others.iter_mut().zip(&self.workers) {
             *slot = Some(worker.end());
         }
+        self.judge();
         self.exchange();
+    }
+
+    /// Tells the capture what became of received frames.
+    fn judge(&mut self) {
+        for (n, slot) in self.nics.iter_mut().enumerate() {
+            for (received, verdict) in slot.as_mut().expect(HERE).take_verdicts() {
+                if let Some(number) = self.unjudged.remove(&(n, received)) {
+                    write(&mut self.capture, |c| c.judge(number, &format!("at NIC {n}: {verdict}")));
+                }
+            }
+        }
     }
 
     fn exchange(&mut self) {
@@ -126,30 +156,23 @@ impl Fabric {
                 let (a, b) = (link.ends[from], link.ends[1 - from]);
                 for mut frame in self.nics[a].as_mut().expect(HERE).take_sent() {
                     let fired = link.rules.apply(from, &mut frame.data);
-                    if let Some(c) = &mut self.capture {
-                        let comment = describe(&frame, fired);
-                        if let Err(e) = c.add(a as u32, frame.at / NS, &frame.data, &comment) {
-                            eprintln!("capture stopped: {e}");
-                            self.capture = None;
-                        }
-                    }
+                    let (delay, copies) = match fired.map(|f| f.action) {
+                        Some(Action::Drop) => (0, 0),
+                        Some(Action::Duplicate) => (0, 2),
+                        Some(Action::Delay(d)) => (d, 1),
+                        _ => (0, 1),
+                    };
+                    let number = write(&mut self.capture, |c| {
+                        c.add(a as u32, frame.at / NS, &frame.data, describe(&frame, fired), copies)
+                    });
                     if let Some(tap) = &mut self.tap {
                         tap(a, &frame, fired);
                     }
-                    frame.at += link.delay;
-                    let copies = match fired.map(|f| f.action) {
-                        Some(Action::Drop) => 0,
-                        Some(Action::Duplicate) => 2,
-                        Some(Action::Delay(d)) => {
-                            frame.at += d;
-                            1
-                        }
-                        _ => 1,
-                    };
+                    frame.at += link.delay + delay;
                     for _ in 0..copies {
                         let inbox = &mut self.inboxes[b];
-                        let place = inbox.partition_point(|f| f.at <= frame.at);
-                        inbox.insert(place, frame.clone());
+                        let place = inbox.partition_point(|(f, _)| f.at <= frame.at);
+                        inbox.insert(place, (frame.clone(), number));
                     }
                 }
             }
@@ -157,9 +180,22 @@ impl Fabric {
     }
 }
 
+/// Writes to an open capture; gives up on it when that fails.
+fn write<T>(capture: &mut Option<Capture>, what: impl FnOnce(&mut Capture) -> Result<T, PcapError>) -> Option<T> {
+    match what(capture.as_mut()?) {
+        Ok(done) => Some(done),
+        Err(e) => {
+            eprintln!("the capture stops here: {e}");
+            *capture = None;
+            None
+        }
+    }
+}
+
 fn describe(frame: &Frame, fired: Option<Fired>) -> String {
     let what = crate::Packet::of(&frame.data).map_or_else(|| "not RoCE".to_string(), |p| p.to_string());
     match fired {
+        Some(f) if f.action == Action::Drop => format!("{what}; lost on the link (fault rule {})", f.rule),
         Some(f) => format!("{what}; fault rule {}: {:?}", f.rule, f.action),
         None => what,
     }

@@ -9,6 +9,7 @@ mod iommu;
 mod mac;
 mod nic;
 mod pcie;
+mod verdict;
 
 pub use config::ConfigSpace;
 pub use host::{BarRequest, Host, PcieUse};
@@ -16,6 +17,7 @@ pub use iommu::{DmaFault, Iommu};
 pub use mac::{Frame, LinkRate};
 pub use nic::{Nic, NicOptions};
 pub use pcie::{Adversary, PcieProfile};
+pub use verdict::Verdict;
 
 /// Femtoseconds: the unit in which wires and buses are timed.
 pub type Fs = u64;

@@ -3,6 +3,7 @@
 use crate::host::{BarRequest, Host};
 use crate::mac::{Frame, LinkRate, MacRx, MacTx};
 use crate::pcie::{Adversary, PcieProfile};
+use crate::verdict::{Verdict, Verdicts};
 use crate::{Fs, NS};
 use verilate::{Model, Port};
 
@@ -145,18 +146,20 @@ pub struct Nic {
     pub host: Host,
     tx: MacTx,
     rx: MacRx,
+    received: u64,
+    verdicts: Verdicts,
 }
 
 impl Nic {
     /// Puts the core `model` into a host. The model is reset.
     pub fn new(mut model: Model, options: NicOptions) -> Self {
-        let ports = Ports::of(&model);
+        let (ports, verdicts) = (Ports::of(&model), Verdicts::of(&model));
         let width = model.width(ports.rx_data);
         model.reset();
         model.set(ports.link_up, 1);
         let host = Host::new(options.pcie.clone(), options.adversary, width, options.seed);
         let tx = MacTx::new(options.link);
-        Nic { model, ports, width, cycle: 0, host, tx, rx: MacRx::default(), options }
+        Nic { model, ports, width, cycle: 0, host, tx, rx: MacRx::default(), received: 0, verdicts, options }
     }
 
     /// Cycles since the start.
@@ -201,10 +204,17 @@ impl Nic {
         sent
     }
 
-    /// A frame whose last byte arrives at `frame.at`; frames come in that order.
-    pub fn receive(&mut self, mut frame: Frame) {
+    /// A frame whose last byte arrives at `frame.at`; frames come in that order. Returns its number, from 0.
+    pub fn receive(&mut self, mut frame: Frame) -> u64 {
         frame.at += self.options.mac_latency;
         self.rx.push(frame);
+        self.received += 1;
+        self.received - 1
+    }
+
+    /// What became of frames since the last call, by number; not in order.
+    pub fn take_verdicts(&mut self) -> Vec<(u64, Verdict)> {
+        std::mem::take(&mut self.verdicts.out)
     }
 
     /// True while frames or bus accesses are on their way around the core.
@@ -235,8 +245,10 @@ impl Nic {
         let response = host.write_response();
         m.set(p.b_valid, response.is_some().into());
         m.set(p.b_resp, if response == Some(true) { 2 } else { 0 });
+        let mut delivered = false;
         match self.rx.beat(now, self.width / 8) {
             Some((bytes, last, error)) => {
+                delivered = last;
                 m.set_bytes(p.rx_data, bytes);
                 m.set(p.rx_bytes, bytes.len() as u64);
                 m.set(p.rx_last, last.into());
@@ -276,6 +288,7 @@ impl Nic {
         if m.bit(p.bar0_rvalid) {
             host.bar_answered(now, m.get(p.bar0_rdata));
         }
+        self.verdicts.observe(m, delivered);
         m.edge();
         self.cycle += 1;
     }

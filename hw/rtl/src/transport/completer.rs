@@ -512,6 +512,7 @@ impl Logic for Completer {
                         end_status = wc::BAD_RESP.to_bits();
                         end_cause = cause::BAD_RESPONSE.to_bits();
                         ends = true;
+                        count = count.replace_bit(counter::RX_ACCEPTED, true);
                     } else {
                         op.write = m.payload.any();
                         op.last = stretch.last || !m.payload.any();

@@ -273,7 +273,7 @@ impl Reference {
             if ends != final_one || payload != if final_one { left } else { self.mtu } || !pad {
                 let op = self.end(wc::BAD_RESP, cause::BAD_RESPONSE);
                 ops.push(op);
-                return (usize::MAX, free(ops), None);
+                return (counter::RX_ACCEPTED, free(ops), None);
             }
             self.progress(false);
             self.kicks = true;

@@ -67,6 +67,8 @@ pub struct Ingress<const W: usize> {
     /// Rows that are free again, in the order of the ring.
     pub freed: Signal<In, Bits<12>>,
     pub count: Signal<Out, Bits<64>>,
+    /// A frame is accepted. This or a verdict in `count` comes for each frame, in the order of arrival.
+    pub accepted: Signal<Out, Bit>,
 
     gids: Arr<DFF<Gid>, GIDS>,
     gid_valid: Reg<Bits<16>>,
@@ -140,6 +142,7 @@ impl<const W: usize> Ingress<W> {
             buf_bytes: Default::default(),
             freed: Default::default(),
             count: Default::default(),
+            accepted: Default::default(),
             gids: Default::default(),
             gid_valid: Default::default(),
             port: Default::default(),
@@ -528,6 +531,7 @@ impl<const W: usize> Logic for Ingress<W> {
             count = count.replace_bit(counter::RX_CE, true);
         }
         self.count.next = count;
+        self.accepted.next = taken;
     }
 }
 
