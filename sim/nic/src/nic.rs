@@ -128,6 +128,23 @@ impl Ports {
     }
 }
 
+/// Channels around the core that stand still until they are let go: for tests of who may wait for whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// Read requests are not taken.
+    pub read_address: bool,
+    /// No read data comes.
+    pub read_data: bool,
+    /// Write addresses are not taken.
+    pub write_address: bool,
+    /// Write data is not taken.
+    pub write_data: bool,
+    /// No write response comes.
+    pub write_response: bool,
+    /// The MAC takes nothing: the link is paused.
+    pub mac_tx: bool,
+}
+
 /// `rtl::msg::BarAccess` as the port carries it.
 fn pack(r: &BarRequest) -> [u8; 12] {
     let head = u128::from(r.offset & 0xff_ffff) | u128::from(r.write.is_some()) << 24 | u128::from(r.bytes == 8) << 25;
@@ -144,6 +161,8 @@ pub struct Nic {
     cycle: u64,
     /// The host around it.
     pub host: Host,
+    /// What stands still at present.
+    pub hold: Hold,
     tx: MacTx,
     rx: MacRx,
     received: u64,
@@ -159,7 +178,8 @@ impl Nic {
         model.set(ports.link_up, 1);
         let host = Host::new(options.pcie.clone(), options.adversary, width, options.seed);
         let tx = MacTx::new(options.link);
-        Nic { model, ports, width, cycle: 0, host, tx, rx: MacRx::default(), received: 0, verdicts, options }
+        let (hold, rx) = (Hold::default(), MacRx::default());
+        Nic { model, ports, width, cycle: 0, host, hold, tx, rx, received: 0, verdicts, options }
     }
 
     /// Cycles since the start.
@@ -225,13 +245,13 @@ impl Nic {
     /// One clock cycle.
     pub fn step(&mut self) {
         let now = self.now();
-        let (m, p, host) = (&mut self.model, &self.ports, &mut self.host);
+        let (m, p, host, hold) = (&mut self.model, &self.ports, &mut self.host, self.hold);
 
         // What the core sees in this cycle.
         host.perform(now);
-        let read_ready = host.read_ready();
+        let read_ready = host.read_ready() && !hold.read_address;
         m.set(p.ar_ready, read_ready.into());
-        let beat = host.read_beat(now);
+        let beat = if hold.read_data { None } else { host.read_beat(now) };
         m.set(p.r_valid, beat.is_some().into());
         if let Some(b) = &beat {
             m.set_bytes(p.r_data, &b.data);
@@ -239,10 +259,11 @@ impl Nic {
             m.set(p.r_resp, if b.error { 2 } else { 0 });
             m.set(p.r_last, b.last.into());
         }
-        let (aw_ready, w_ready) = (host.write_address_ready(), host.write_data_ready(now));
+        let aw_ready = host.write_address_ready() && !hold.write_address;
+        let w_ready = host.write_data_ready(now) && !hold.write_data;
         m.set(p.aw_ready, aw_ready.into());
         m.set(p.w_ready, w_ready.into());
-        let response = host.write_response();
+        let response = if hold.write_response { None } else { host.write_response() };
         m.set(p.b_valid, response.is_some().into());
         m.set(p.b_resp, if response == Some(true) { 2 } else { 0 });
         let mut delivered = false;
@@ -257,7 +278,7 @@ impl Nic {
             }
             None => m.set(p.rx_valid, 0),
         }
-        let tx_ready = self.tx.ready(now);
+        let tx_ready = self.tx.ready(now) && !hold.mac_tx;
         m.set(p.tx_ready, tx_ready.into());
         let access = host.bar_arrived(now);
         m.set(p.bar0_valid, access.is_some_and(|a| a.bar == 0).into());
