@@ -7,7 +7,7 @@
 //! to INIT      load, PSN 0     load, PSN 0                   INIT
 //! to RTR                       load PSN        all           RTR
 //! to RTS       load, PSN       if attributes                 RTS
-//! to ERR                                                     ERR
+//! to ERR                                                     ERR, a drain behind
 //! to RESET     cleared         cleared                       RESET (first), a drain between
 //! in a state   if attributes   if attributes   if address
 //! ```
@@ -295,6 +295,10 @@ impl Plane {
         }
         if step.0 != step.1 {
             hw.commit(id::QP_STATE, n as u32, &state_row(step.1));
+        }
+        if step.1 == qp_state::ERR {
+            // The driver flushes what is left when this is answered: no completion of the device may come behind.
+            hw.drain();
         }
     }
 
