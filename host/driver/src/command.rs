@@ -65,6 +65,11 @@ impl CommandRing {
 
     /// Executes a command. The error says which command failed and, by name, why.
     pub fn execute(&self, command: &Command) -> Result<Answer> {
+        judge(command, self.submit(command)?)
+    }
+
+    /// Executes a command, whatever the answer. The error: there is none.
+    pub fn submit(&self, command: &Command) -> Result<Answer> {
         let mut s = self.state.lock().unwrap_or_else(|e| e.into_inner());
         let slot = (s.produced & ((1 << LOG2) - 1)) as usize * SLOT;
         let phase = (s.produced >> LOG2 & 1) as u8 ^ 1;
@@ -76,7 +81,7 @@ impl CommandRing {
         loop {
             let ready = |last: u8| last & 1 == phase;
             if let Some(bytes) = s.ring.read_if::<{ SLOT - ANSWER }>(slot + ANSWER, ready) {
-                return judge(command, Answer(bytes));
+                return Ok(Answer(bytes));
             }
             if Instant::now() > deadline {
                 let health = reg!(self.bar, Registers, health).read();

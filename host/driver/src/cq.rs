@@ -5,9 +5,10 @@ use crate::device::Device;
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use abi::cmd::{create_cq, create_eq, op};
-use abi::queue::{cq_db, cqe, doorbell, eq_db, eqe, recv_op};
+use abi::queue::{cq_db, cqe, doorbell, eq_db, eqe, recv_op, send_op};
 use abi::status::{cause, wc};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What became of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct Completion {
     pub qpn: u32,
     /// `Ok`, or why it failed.
     pub status: std::result::Result<(), WcError>,
-    /// `abi::queue::send_op` or `recv_op`.
+    /// `abi::queue::send_op` or `recv_op`; of a flushed one only whether it is a send or a receive.
     pub opcode: u8,
     /// Bytes received (receives and READs).
     pub len: u32,
@@ -44,9 +45,7 @@ fn cause_name(code: u8) -> &'static str {
 
 /// An event queue.
 pub struct Eq {
-    device: Device,
-    number: u32,
-    ring: RingMemory,
+    handle: Arc<EqHandle>,
     log2: u32,
     consumer: u32,
     doorbell: Doorbell,
@@ -78,7 +77,8 @@ impl Device {
             .with(create_eq::MODERATION_CYCLES, cycles.into());
         let (number, _) = self.create(&c)?;
         let doorbell = self.doorbell(doorbell::EQ);
-        Ok(Eq { device: self.clone(), number, ring, log2, consumer: 0, doorbell })
+        let handle = Arc::new(EqHandle { device: self.clone(), number, ring });
+        Ok(Eq { handle, log2, consumer: 0, doorbell })
     }
 
     /// Creates a completion queue of at least `entries` entries whose events go to `eq`.
@@ -88,12 +88,19 @@ impl Device {
         let c = self
             .command(op::CREATE_CQ)
             .with(create_cq::LOG2_ENTRIES, log2.into())
-            .with(create_cq::EQN, eq.number.into())
+            .with(create_cq::EQN, eq.handle.number.into())
             .with(create_cq::BASE, ring.iova());
         let (number, _) = self.create(&c)?;
-        let handle = Arc::new(CqHandle { device: self.clone(), number });
+        let handle = Arc::new(CqHandle {
+            device: self.clone(),
+            number,
+            ring,
+            _eq: eq.handle.clone(),
+            failed: Mutex::default(),
+            any_failed: AtomicBool::new(false),
+        });
         let doorbell = self.doorbell(doorbell::CQ);
-        Ok(Cq { handle, ring, log2, consumer: 0, told: 0, sequence: 0, doorbell })
+        Ok(Cq { handle, log2, consumer: 0, told: 0, sequence: 0, doorbell })
     }
 }
 
@@ -109,7 +116,7 @@ impl Eq {
     pub fn poll(&mut self) -> Option<Event> {
         let phase = (self.consumer >> self.log2 & 1) as u8 ^ 1;
         let at = (self.consumer & ((1 << self.log2) - 1)) as usize * eqe::BYTES;
-        let e = self.ring.read_if::<{ eqe::BYTES }>(at, |last| last & 1 == phase)?;
+        let e = self.handle.ring.read_if::<{ eqe::BYTES }>(at, |last| last & 1 == phase)?;
         self.consumer = self.consumer.wrapping_add(1) & 0xff_ffff;
         let get = |f: abi::Field| f.get(&e);
         Some(Event { kind: get(eqe::TYPE) as u8, number: get(eqe::NUMBER) as u32, value: get(eqe::DATA) as u32 })
@@ -118,22 +125,55 @@ impl Eq {
     /// Frees the entries that were polled and arms the interrupt: one follows if an event is there, or comes.
     pub fn arm(&mut self) {
         let mut word = [0; 8];
-        eq_db::NUMBER.set(&mut word, self.number.into());
+        eq_db::NUMBER.set(&mut word, self.handle.number.into());
         eq_db::ARM.set(&mut word, 1);
         eq_db::CONSUMER.set(&mut word, self.consumer.into());
         self.doorbell.ring(u64::from_le_bytes(word));
     }
 }
 
-impl Drop for Eq {
+/// The device's side of an event queue and its memory, which completion queues keep as long as they may report to it.
+pub(crate) struct EqHandle {
+    device: Device,
+    number: u32,
+    ring: RingMemory,
+}
+
+impl Drop for EqHandle {
     fn drop(&mut self) {
         self.device.destroy(op::DESTROY_EQ, self.number);
     }
 }
 
+/// The device's side of a completion queue and its memory, which QPs keep as long as they may complete into it.
 pub(crate) struct CqHandle {
     pub(crate) device: Device,
     pub(crate) number: u32,
+    ring: RingMemory,
+    _eq: Arc<EqHandle>,
+    /// Queues in error that complete here: QP number, and whether it is the send queue. What is posted to them is flushed.
+    failed: Mutex<Vec<(u32, bool)>>,
+    any_failed: AtomicBool,
+}
+
+impl CqHandle {
+    fn failed(&self) -> MutexGuard<'_, Vec<(u32, bool)>> {
+        self.failed.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// From now on, what is and will be posted to this queue is flushed: the device completes nothing of it any more.
+    pub(crate) fn flush(&self, qpn: u32, send: bool) {
+        let mut failed = self.failed();
+        if !failed.contains(&(qpn, send)) {
+            failed.push((qpn, send));
+        }
+        self.any_failed.store(true, Ordering::Release);
+    }
+
+    /// A QP is destroyed.
+    pub(crate) fn forget(&self, qpn: u32) {
+        self.failed().retain(|f| f.0 != qpn);
+    }
 }
 
 impl Drop for CqHandle {
@@ -145,7 +185,6 @@ impl Drop for CqHandle {
 /// A completion queue.
 pub struct Cq {
     pub(crate) handle: Arc<CqHandle>,
-    ring: RingMemory,
     log2: u32,
     consumer: u32,
     /// Consumer index that the device knows.
@@ -160,7 +199,9 @@ impl Cq {
         self.handle.number
     }
 
-    /// Takes completions that are there, oldest first. Their entries are free for the device when the iterator is dropped.
+    /// Takes completions that are there, oldest first. Once a queue of a QP has failed, all that is posted to it completes with
+    /// WR_FLUSH, in order: the device goes silent, and this driver accounts for the rest. The QP's other queue follows with
+    /// [`Qp::fail`](crate::Qp::fail). Their entries are free for the device when the iterator is dropped.
     pub fn poll(&mut self) -> Poll<'_> {
         Poll { cq: self }
     }
@@ -193,10 +234,27 @@ impl Cq {
         self.told = self.consumer;
     }
 
+    /// The next flushed work request of a queue in error. The device's own completions come first.
+    fn flush(&mut self) -> Option<Completion> {
+        if !self.handle.any_failed.load(Ordering::Acquire) {
+            return None;
+        }
+        let qps = self.handle.device.0.qps.lock().unwrap_or_else(|e| e.into_inner());
+        let flushed = self.handle.failed().iter().find_map(|(qpn, send)| {
+            let qp = qps.get(*qpn as usize)?.as_ref()?;
+            let wr_id = if *send { qp.send.flush() } else { qp.recv.flush() }?;
+            Some((*qpn, *send, wr_id))
+        });
+        let (qpn, send, wr_id) = flushed?;
+        let status = Err(WcError { status: wc::WR_FLUSH, cause: cause::FLUSHED });
+        let opcode = if send { send_op::SEND } else { recv_op::RECV };
+        Some(Completion { wr_id, qpn, status, opcode, len: 0, imm: None, timestamp: 0 })
+    }
+
     fn take(&mut self) -> Option<Completion> {
         let phase = (self.consumer >> self.log2 & 1) as u8 ^ 1;
         let at = (self.consumer & ((1 << self.log2) - 1)) as usize * cqe::BYTES;
-        let e = self.ring.read_if::<{ cqe::BYTES }>(at, |last| last & 1 == phase)?;
+        let e = self.handle.ring.read_if::<{ cqe::BYTES }>(at, |last| last & 1 == phase)?;
         self.consumer = self.consumer.wrapping_add(1) & 0xff_ffff;
         let get = |f: abi::Field| f.get(&e);
         let (qpn, opcode, index) = (get(cqe::QPN) as u32, get(cqe::OPCODE) as u8, get(cqe::WQE_INDEX) as u16);
@@ -205,12 +263,18 @@ impl Cq {
             status => Err(WcError { status, cause: get(cqe::SYNDROME) as u8 }),
         };
         let qps = self.handle.device.0.qps.lock().unwrap_or_else(|e| e.into_inner());
+        let send = opcode < recv_op::RECV;
         let wr_id = match qps.get(qpn as usize).and_then(Option::as_ref) {
-            Some(qp) if opcode >= recv_op::RECV => qp.complete_recv(index),
-            Some(qp) => qp.complete_send(index, get(cqe::BLOCKS) as u16),
+            Some(qp) if send => qp.send.complete(index),
+            Some(qp) => qp.recv.complete(index),
             // A late completion of a QP that is destroyed.
             None => 0,
         };
+        drop(qps);
+        if status.is_err() {
+            // The device's last word on this queue.
+            self.handle.flush(qpn, send);
+        }
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
         let imm = has_imm.then(|| (get(cqe::IMM) as u32).to_le_bytes());
         Some(Completion {
@@ -233,7 +297,7 @@ pub struct Poll<'a> {
 impl Iterator for Poll<'_> {
     type Item = Completion;
     fn next(&mut self) -> Option<Completion> {
-        self.cq.take()
+        self.cq.take().or_else(|| self.cq.flush())
     }
 }
 

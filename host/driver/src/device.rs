@@ -192,6 +192,11 @@ impl Device {
         self.execute(&c).map(drop)
     }
 
+    /// Executes the 64 bytes of a command as they are and gives the answer's, for tests of what the firmware makes of them.
+    pub fn command_raw(&self, command: [u8; 64]) -> Result<[u8; 64]> {
+        self.0.commands.submit(&Command(command)).map(|a| a.0)
+    }
+
     pub(crate) fn command(&self, opcode: u8) -> Command {
         Command::new(opcode, self.0.owner)
     }

@@ -115,13 +115,21 @@ impl Post<'_> {
         send_wqe::LENGTH.set(&mut wqe, length);
         send_wqe::INDEX.set(&mut wqe, self.body.send.producer.into());
         send_wqe::QPN.set(&mut wqe, self.body.qpn.into());
-        self.body.note_send(wr_id);
         let (ring, _) = wqe.as_chunks::<WQE_BLOCK>();
-        for block in &ring[..blocks] {
-            self.body.send.push(block);
-        }
+        self.body.push_send(wr_id, &ring[..blocks]);
         self.first = (self.posted == 0 && blocks == 1).then_some(ring[0]);
         self.posted += 1;
+        Ok(())
+    }
+
+    /// Adds the blocks of a work request as they are, for tests of what the device makes of them: it checks every field and
+    /// completes a bad request with an error. `blocks` advances the producer index, whatever the blocks say themselves.
+    pub fn add_raw(&mut self, wr_id: u64, blocks: &[[u8; WQE_BLOCK]]) -> Result<()> {
+        if self.body.send_room() < blocks.len() as u32 {
+            return Err(Error::new("the send queue is full"));
+        }
+        self.body.push_send(wr_id, blocks);
+        (self.first, self.posted) = (None, self.posted + 1);
         Ok(())
     }
 

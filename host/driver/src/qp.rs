@@ -94,38 +94,56 @@ impl Default for SendOptions {
     }
 }
 
-/// Numbers of work requests in a ring, and how far the ring is free.
-struct Slots {
-    wr_ids: Box<[AtomicU64]>,
+/// A work request in a ring, by the index of its first block.
+#[derive(Default)]
+struct Slot {
+    wr_id: AtomicU64,
+    blocks: AtomicU16,
+}
+
+/// The work requests of a ring: those from consumer to producer are posted and not complete.
+pub(crate) struct Slots {
+    slots: Box<[Slot]>,
+    producer: AtomicU16,
     consumer: AtomicU16,
 }
 
 impl Slots {
     fn new(log2: u32) -> Self {
-        Slots { wr_ids: (0..1usize << log2).map(|_| AtomicU64::new(0)).collect(), consumer: AtomicU16::new(0) }
+        let slots = (0..1usize << log2).map(|_| Slot::default()).collect();
+        Slots { slots, producer: AtomicU16::new(0), consumer: AtomicU16::new(0) }
     }
-    fn slot(&self, index: u16) -> &AtomicU64 {
-        &self.wr_ids[usize::from(index) & (self.wr_ids.len() - 1)]
+
+    fn slot(&self, index: u16) -> &Slot {
+        &self.slots[usize::from(index) & (self.slots.len() - 1)]
+    }
+
+    /// Notes a work request at the producer index.
+    fn post(&self, wr_id: u64, blocks: u16) {
+        let at = self.producer.load(Ordering::Relaxed);
+        self.slot(at).wr_id.store(wr_id, Ordering::Relaxed);
+        self.slot(at).blocks.store(blocks, Ordering::Relaxed);
+        self.producer.store(at.wrapping_add(blocks), Ordering::Release);
+    }
+
+    /// The work request at `index` is complete, and all before it; returns its number.
+    pub(crate) fn complete(&self, index: u16) -> u64 {
+        let slot = self.slot(index);
+        self.consumer.store(index.wrapping_add(slot.blocks.load(Ordering::Relaxed)), Ordering::Release);
+        slot.wr_id.load(Ordering::Relaxed)
+    }
+
+    /// Completes the oldest that is posted, if there is one.
+    pub(crate) fn flush(&self) -> Option<u64> {
+        let oldest = self.consumer.load(Ordering::Relaxed);
+        (oldest != self.producer.load(Ordering::Acquire)).then(|| self.complete(oldest))
     }
 }
 
 /// What completion queues need of a QP.
 pub(crate) struct Shared {
-    send: Slots,
-    recv: Slots,
-}
-
-impl Shared {
-    /// The send at `index` of `blocks` blocks is complete, and all before it.
-    pub(crate) fn complete_send(&self, index: u16, blocks: u16) -> u64 {
-        self.send.consumer.store(index.wrapping_add(blocks), Ordering::Release);
-        self.send.slot(index).load(Ordering::Relaxed)
-    }
-    /// The receive at `index` is complete.
-    pub(crate) fn complete_recv(&self, index: u16) -> u64 {
-        self.recv.consumer.store(index.wrapping_add(1), Ordering::Release);
-        self.recv.slot(index).load(Ordering::Relaxed)
-    }
+    pub(crate) send: Slots,
+    pub(crate) recv: Slots,
 }
 
 /// One of the two rings of a QP, from the producer's side.
@@ -167,12 +185,14 @@ pub(crate) struct Body {
     pub(crate) shared: Arc<Shared>,
     pub(crate) direct: Vec<Doorbell>,
     _pd: Pd,
-    _cqs: [Arc<CqHandle>; 2],
+    /// Of the sends, and of the receives.
+    cqs: [Arc<CqHandle>; 2],
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
         self.device.destroy(op::DESTROY_QP, self.qpn);
+        self.cqs.iter().for_each(|cq| cq.forget(self.qpn));
         if let Some(q) = self.device.0.qps.lock().unwrap_or_else(|e| e.into_inner()).get_mut(self.qpn as usize) {
             *q = None;
         }
@@ -230,7 +250,7 @@ impl Pd {
                 shared,
                 direct: (0..8).map(|i| device.doorbell(doorbell::DIRECT_WQE + 8 * i)).collect(),
                 _pd: self.clone(),
-                _cqs: [send_cq.handle.clone(), recv_cq.handle.clone()],
+                cqs: [send_cq.handle.clone(), recv_cq.handle.clone()],
             }),
             state: PhantomData,
         })
@@ -269,9 +289,12 @@ impl<S: State> Qp<S> {
         Qp { body: self.body, state: PhantomData }
     }
 
-    /// To ERR: all that is outstanding is flushed.
+    /// To ERR: all that is outstanding is flushed. The completions are there when the completion queues are polled next.
     pub fn fail(&self) -> Result<()> {
-        self.modify(0, qp_state::ERR, &[])
+        self.modify(0, qp_state::ERR, &[])?;
+        self.body.cqs[0].flush(self.body.qpn, true);
+        self.body.cqs[1].flush(self.body.qpn, false);
+        Ok(())
     }
 }
 
@@ -347,8 +370,8 @@ impl<S: CanReceive> Qp<S> {
         for (s, at) in sges.iter().zip((0..).step_by(sge::BYTES)) {
             put_sge(&mut block, at, s);
         }
-        body.shared.recv.slot(body.recv.producer).store(wr_id, Ordering::Relaxed);
         body.recv.push(&block);
+        body.shared.recv.post(wr_id, 1);
         body.recv.ring();
         Ok(())
     }
@@ -359,9 +382,10 @@ impl Body {
     pub(crate) fn send_room(&self) -> u32 {
         self.send.free(self.shared.send.consumer.load(Ordering::Acquire))
     }
-    /// Notes the caller's number of the send that starts at the producer index.
-    pub(crate) fn note_send(&self, wr_id: u64) {
-        self.shared.send.slot(self.send.producer).store(wr_id, Ordering::Relaxed);
+    /// Writes the blocks of a send to its ring and notes the caller's number.
+    pub(crate) fn push_send(&mut self, wr_id: u64, blocks: &[[u8; WQE_BLOCK]]) {
+        blocks.iter().for_each(|b| self.send.push(b));
+        self.shared.send.post(wr_id, blocks.len() as u16);
     }
 }
 
