@@ -1,1 +1,122 @@
-//! Suites over the whole of Ferroce.
+//! Suites over the whole of Ferroce, and what they share.
+
+use driver::{Access, Completion, Cq, Mr, Pd};
+use nic::Frame;
+use testbed::Testbed;
+
+/// Value of memory that nothing may write.
+pub const GUARD: u8 = 0xa5;
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn noise(seed: u64) -> impl Fn(usize) -> u8 {
+    move |i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed) >> 29) as u8
+}
+
+/// A region full of `fill`.
+pub fn region(pd: &Pd, len: usize, access: Access, fill: impl Fn(usize) -> u8) -> Mr {
+    let mr = pd.alloc(len, access).unwrap();
+    mr.write(0, &(0..len).map(fill).collect::<Vec<_>>());
+    mr
+}
+
+/// All bytes of a region.
+pub fn bytes(mr: &Mr) -> Vec<u8> {
+    let mut all = vec![0; mr.len()];
+    mr.read(0, &mut all);
+    all
+}
+
+/// True when all bytes of `range` are guards.
+pub fn is_guard(mr: &Mr, range: std::ops::Range<usize>) -> bool {
+    bytes(mr)[range].iter().all(|b| *b == GUARD)
+}
+
+/// The next completion; panics with `what` when none comes in 20,000 windows (half a million cycles and more).
+pub fn wait(bed: &Testbed, cq: &mut Cq, what: &str) -> Completion {
+    for _ in 0..20_000 {
+        if let Some(c) = cq.poll().next() {
+            return c;
+        }
+        bed.relax();
+    }
+    panic!("{what}: nothing completes")
+}
+
+/// Lets `windows` windows pass.
+pub fn pass(bed: &Testbed, windows: usize) {
+    (0..windows).for_each(|_| bed.relax());
+}
+
+/// No DMA outside of the maps, no health bit but "firmware runs", on both NICs.
+pub fn assert_sound(bed: &Testbed, what: &str) {
+    for (i, host) in bed.hosts.iter().enumerate() {
+        let faults = bed.sim().nic(i).host.iommu.take_faults();
+        assert!(faults.is_empty(), "{what}: NIC {i}, DMA outside of the maps: {faults:x?}");
+        assert_eq!(host.device.health(), 1, "{what}: health of NIC {i}");
+    }
+}
+
+/// Lets a frame arrive at a NIC's MAC, behind those that are on their way.
+pub fn inject(bed: &Testbed, nic: usize, data: Vec<u8>, error: bool) {
+    let mut sim = bed.sim();
+    let at = sim.nic(nic).now();
+    sim.nic(nic).receive(Frame { at, data, error });
+}
+
+/// Frames of a classic little-endian pcap file.
+pub fn pcap(file: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut rest = &file[24..];
+    while rest.len() > 16 {
+        let len = u32::from_le_bytes(rest[8..12].try_into().expect("four bytes")) as usize;
+        frames.push(rest[16..16 + len].to_vec());
+        rest = &rest[16 + len..];
+    }
+    frames
+}
+
+/// All frames of the captures in `tests/captures`.
+pub fn captures() -> Vec<Vec<u8>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/captures");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().flat_map(|p| pcap(&std::fs::read(p).unwrap())).collect()
+}
+
+/// Makes the IPv4 header checksum and the ICRC of a RoCE v2 frame over untagged IPv4 right again, so that a change in it
+/// gets past the ingress.
+pub fn seal(frame: &mut [u8]) {
+    let (ip, end) = (14, frame.len() - 4);
+    if end < ip + 40 {
+        return;
+    }
+    frame[ip + 10..ip + 12].fill(0);
+    let sum = frame[ip..ip + 20].as_chunks::<2>().0.iter().map(|w| u32::from(u16::from_be_bytes(*w))).sum::<u32>();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    frame[ip + 10..ip + 12].copy_from_slice(&(!folded as u16).to_be_bytes());
+    // Fields that change on the way count as ones (IBTA annex A17.3.3).
+    let mut image = [vec![0xff; 8], frame[ip..end].to_vec()].concat();
+    [1, 8, 10, 11, 26, 27, 32].iter().for_each(|i| image[8 + i] = 0xff);
+    let crc = !image.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |c, _| c >> 1 ^ if c & 1 == 1 { 0xedb8_8320 } else { 0 })
+    });
+    frame[end..].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealing_a_captured_frame_changes_nothing() {
+        let roce = |f: &Vec<u8>| f[12..15] == [8, 0, 0x45] && f[23] == 17 && f[36..38] == 4791u16.to_be_bytes();
+        let frames: Vec<_> = captures().into_iter().filter(roce).collect();
+        assert!(frames.len() > 300);
+        for frame in frames {
+            let mut sealed = frame.clone();
+            seal(&mut sealed);
+            assert_eq!(sealed, frame);
+        }
+    }
+}

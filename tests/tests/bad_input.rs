@@ -1,0 +1,304 @@
+//! Whatever comes in, from the host or from the wire: bad work requests end with the exact status and touch nothing, frames
+//! of any content are counted and dropped, commands of any content are answered, and others go on.
+
+use abi::Field;
+use abi::cmd::{answer, head, op};
+use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
+use abi::status::{cause, counter, wc};
+use driver::qp::QpSizes;
+use driver::{Access, Data, Flags, Mr, Operation, Sge};
+use ferroce_tests::{GUARD, assert_sound, bytes, captures, inject, noise, pass, region, seal, wait};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use testbed::{Connect, Pair, Setup, Testbed};
+
+const LEN: usize = 2000;
+
+fn connect() -> Connect {
+    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, ..Connect::default() }
+}
+
+/// A pair that must not notice, and its memory.
+struct Bystander {
+    pair: Pair,
+    source: Mr,
+    target: Mr,
+    /// Memory that nobody may write, on either side.
+    guards: [Mr; 2],
+}
+
+impl Bystander {
+    fn new(bed: &Testbed) -> Self {
+        Bystander {
+            pair: bed.connect(&connect()).unwrap(),
+            source: region(&bed.hosts[0].pd, LEN, Access::all(), noise(3)),
+            target: region(&bed.hosts[1].pd, LEN, Access::all(), |_| GUARD),
+            guards: [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), |_| GUARD)),
+        }
+    }
+
+    /// The pair still works, and the guards are whole.
+    fn check(&mut self, bed: &Testbed, what: &str) {
+        self.target.write(0, &[GUARD; LEN]);
+        let mut batch = self.pair.a.qp.post();
+        let to = Operation::Write(self.target.remote(0));
+        batch.add(9, to, Data::Sges(&[self.source.sge(0, LEN)]), Flags::empty()).unwrap();
+        batch.add(9, to_read(&self.target), Data::Sges(&[self.source.sge(0, LEN)]), Flags::SIGNALED).unwrap();
+        batch.ring();
+        wait(bed, &mut self.pair.a.cq, what).status.unwrap_or_else(|e| panic!("{what}: bystander: {e}"));
+        assert!(bytes(&self.target) == bytes(&self.source), "{what}: the bystander's data");
+        self.guards.iter().for_each(|g| assert_eq!(bytes(g), [GUARD; LEN], "{what}: guards"));
+    }
+}
+
+fn to_read(mr: &Mr) -> Operation {
+    Operation::Read(mr.remote(0))
+}
+
+/// A send WQE: fields of its head, then SGEs.
+fn wqe(fields: &[(Field, u64)], sges: &[Sge]) -> Vec<[u8; WQE_BLOCK]> {
+    let mut all = [0; 4 * WQE_BLOCK];
+    let blocks = (SEND_PAYLOAD_OFFSET + 16 * sges.len()).div_ceil(WQE_BLOCK);
+    send_wqe::SIGNALED.set(&mut all, 1);
+    send_wqe::BLOCKS.set(&mut all, blocks as u64);
+    send_wqe::SGES.set(&mut all, sges.len() as u64);
+    send_wqe::LENGTH.set(&mut all, sges.iter().map(|s| u64::from(s.len)).sum::<u64>() & 0xffff_ffff);
+    for (s, at) in sges.iter().zip((SEND_PAYLOAD_OFFSET..).step_by(16)) {
+        let b = &mut all[at..at + 16];
+        sge::VA.set(b, s.addr);
+        sge::LKEY.set(b, s.lkey.into());
+        sge::LENGTH.set(b, s.len.into());
+    }
+    fields.iter().for_each(|(f, v)| f.set(&mut all, *v));
+    all.as_chunks::<WQE_BLOCK>().0[..blocks].to_vec()
+}
+
+#[test]
+fn bad_work_requests_end_with_their_cause() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let mut bystander = Bystander::new(&bed);
+    let [pd, peer] = [0, 1].map(|i| &bed.hosts[i].pd);
+    let foreign = bed.hosts[0].device.create_pd().unwrap();
+    let foreign_peer = bed.hosts[1].device.create_pd().unwrap();
+    let good = region(pd, LEN, Access::all(), noise(5));
+    let fixed = region(pd, LEN, Access::empty(), |_| GUARD);
+    let other = region(&foreign, LEN, Access::all(), |_| GUARD);
+    let target = region(peer, LEN, Access::all(), |_| GUARD);
+    let closed = region(peer, LEN, Access::LOCAL_WRITE, |_| GUARD);
+    let other_target = region(&foreign_peer, LEN, Access::all(), |_| GUARD);
+
+    let g = good.sge(0, 500);
+    let key = |s: Sge, lkey| Sge { lkey, ..s };
+    let to = |mr: &Mr, at: usize| {
+        let r = mr.remote(at);
+        vec![(send_wqe::REMOTE_VA, r.addr), (send_wqe::RKEY, r.rkey.into())]
+    };
+    let op = |op: u8, more: Vec<(Field, u64)>| [vec![(send_wqe::OPCODE, op.into())], more].concat();
+    let write = |more: Vec<(Field, u64)>| op(send_op::WRITE, [to(&target, 0), more].concat());
+    let bad_key =
+        |mr: &Mr, flip: u64| vec![(send_wqe::REMOTE_VA, mr.addr()), (send_wqe::RKEY, u64::from(mr.rkey()) ^ flip)];
+    let local = |why| (wc::LOC_PROT, why);
+    let remote = (wc::REM_ACCESS, cause::NAK_REMOTE_ACCESS);
+    let format = (wc::LOC_QP_OP, cause::WQE_FORMAT);
+    let length = (wc::LOC_LEN, cause::WQE_LENGTH);
+    let cases = [
+        ("lkey without an entry", wqe(&write(vec![]), &[key(g, 0x3ff << 8)]), local(cause::KEY_INVALID)),
+        ("lkey of another key byte", wqe(&write(vec![]), &[key(g, g.lkey ^ 1)]), local(cause::KEY_INVALID)),
+        ("lkey beyond the table", wqe(&write(vec![]), &[key(g, u32::MAX)]), local(cause::KEY_INVALID)),
+        ("lkey of another PD", wqe(&write(vec![]), &[other.sge(0, 500)]), local(cause::KEY_PD)),
+        ("end behind the region", wqe(&write(vec![]), &[good.sge(LEN - 499, 500)]), local(cause::KEY_BOUNDS)),
+        ("start before the region", wqe(&write(vec![]), &[Sge { addr: g.addr - 1, ..g }]), local(cause::KEY_BOUNDS)),
+        ("range past 2^64", wqe(&write(vec![]), &[Sge { addr: u64::MAX - 9, ..g }]), local(cause::KEY_BOUNDS)),
+        ("second SGE bad", wqe(&write(vec![]), &[g, key(g, 0)]), local(cause::KEY_INVALID)),
+        (
+            "READ into memory without LOCAL_WRITE",
+            wqe(&op(send_op::READ, to(&target, 0)), &[fixed.sge(0, 500)]),
+            local(cause::KEY_ACCESS),
+        ),
+        ("rkey of another key byte", wqe(&op(send_op::WRITE, bad_key(&target, 1)), &[g]), remote),
+        ("rkey without an entry", wqe(&op(send_op::WRITE, bad_key(&target, 0x3ff00)), &[g]), remote),
+        ("rkey of another PD", wqe(&op(send_op::WRITE, to(&other_target, 0)), &[g]), remote),
+        ("WRITE behind the region", wqe(&op(send_op::WRITE, to(&target, LEN - 499)), &[g]), remote),
+        ("WRITE to memory that is closed", wqe(&op(send_op::WRITE, to(&closed, 0)), &[g]), remote),
+        ("READ of memory that is closed", wqe(&op(send_op::READ, to(&closed, 0)), &[g]), remote),
+        ("READ behind the region", wqe(&op(send_op::READ, to(&target, LEN - 1)), &[g]), remote),
+        ("atomic", wqe(&op(send_op::COMPARE_SWAP, to(&target, 0)), &[g]), (wc::LOC_QP_OP, cause::WQE_OPCODE)),
+        ("opcode 127", wqe(&op(127, to(&target, 0)), &[g]), (wc::LOC_QP_OP, cause::WQE_OPCODE)),
+        ("five blocks", wqe(&write(vec![(send_wqe::BLOCKS, 5)]), &[g]), format),
+        ("more blocks than posted", wqe(&write(vec![(send_wqe::BLOCKS, 3)]), &[g]), format),
+        ("seven SGEs", wqe(&write(vec![(send_wqe::SGES, 7)]), &[g]), format),
+        ("three SGEs in one block", wqe(&write(vec![(send_wqe::SGES, 3)]), &[g]), format),
+        ("inline READ", wqe(&op(send_op::READ, [to(&target, 0), vec![(send_wqe::INLINE, 1)]].concat()), &[g]), format),
+        ("inline data beyond the WQE", wqe(&write(vec![(send_wqe::INLINE, 1)]), &[g]), length),
+        ("length over the SGEs", wqe(&write(vec![(send_wqe::LENGTH, 501)]), &[g]), length),
+        ("length under the SGEs", wqe(&write(vec![(send_wqe::LENGTH, 499)]), &[g]), length),
+        ("length over 2^31", wqe(&write(vec![(send_wqe::LENGTH, 0x8000_0001)]), &[g]), length),
+        ("SGEs past 2^32", wqe(&write(vec![]), &[Sge { len: u32::MAX, ..g }, Sge { len: 501, ..g }]), length),
+    ];
+    let mut wrong = Vec::new();
+    for (what, blocks, want) in &cases {
+        let mut pair = bed.connect(&connect()).unwrap();
+        let mut batch = pair.a.qp.post();
+        // A sound request before it completes as ever.
+        batch.add(1, Operation::Write(target.remote(1000)), Data::Inline(&[GUARD; 8]), Flags::SIGNALED).unwrap();
+        batch.add_raw(2, blocks).unwrap();
+        batch.ring();
+        let first = wait(&bed, &mut pair.a.cq, what);
+        assert_eq!((first.wr_id, first.status), (1, Ok(())), "{what}");
+        let c = wait(&bed, &mut pair.a.cq, what);
+        let got = c.status.err().map(|e| (e.status, e.cause));
+        println!("{what}: {got:?}");
+        if (c.wr_id, got) != (2, Some(*want)) {
+            wrong.push(format!("{what}: {got:?} of request {}, want {want:?}", c.wr_id));
+        }
+        let untouched = [&fixed, &other, &target, &closed, &other_target].iter().all(|mr| bytes(mr) == [GUARD; LEN]);
+        assert!(untouched, "{what}: memory was written");
+        bystander.check(&bed, what);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_sound(&bed, "bad work requests");
+}
+
+#[test]
+fn bad_receives_end_with_their_cause() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let mut bystander = Bystander::new(&bed);
+    let inbox = region(&bed.hosts[1].pd, LEN, Access::LOCAL_WRITE, |_| GUARD);
+    let fixed = region(&bed.hosts[1].pd, LEN, Access::empty(), |_| GUARD);
+    let prot = |why| (wc::LOC_PROT, why);
+    let operation = (wc::REM_OP, cause::NAK_REMOTE_OPERATION);
+    let s = inbox.sge(0, 500);
+    let cases = [
+        (
+            "too short",
+            inbox.sge(0, 99),
+            (wc::LOC_LEN, cause::RECEIVE_TOO_SHORT),
+            (wc::REM_INV_REQ, cause::NAK_INVALID_REQUEST),
+        ),
+        ("bad key", Sge { lkey: s.lkey ^ 1, ..s }, prot(cause::KEY_INVALID), operation),
+        ("read-only memory", fixed.sge(0, 500), prot(cause::KEY_ACCESS), operation),
+        ("behind the region", inbox.sge(LEN - 50, 500), prot(cause::KEY_BOUNDS), operation),
+    ];
+    for (what, sge, at_receiver, at_sender) in cases {
+        let mut pair = bed.connect(&connect()).unwrap();
+        pair.b.qp.post_recv(7, &[sge]).unwrap();
+        let mut batch = pair.a.qp.post();
+        batch.add(2, Operation::Send, Data::Inline(&[1; 100]), Flags::SIGNALED).unwrap();
+        batch.ring();
+        let (c, r) = (wait(&bed, &mut pair.a.cq, what), wait(&bed, &mut pair.b.cq, what));
+        let code = |c: &driver::Completion| c.status.err().map(|e| (e.status, e.cause));
+        assert_eq!((c.wr_id, code(&c)), (2, Some(at_sender)), "{what}, sender");
+        assert_eq!((r.wr_id, code(&r)), (7, Some(at_receiver)), "{what}, receiver");
+        assert!(bytes(&fixed) == [GUARD; LEN] && bytes(&inbox)[100..] == [GUARD; LEN - 100], "{what}");
+        bystander.check(&bed, what);
+    }
+    assert_sound(&bed, "bad receives");
+}
+
+/// Frames that the two NICs send each other, as material for mutations.
+fn genuine(bed: &Testbed, bystander: &mut Bystander) -> Vec<Vec<u8>> {
+    let (tell, frames) = std::sync::mpsc::channel();
+    bed.sim().tap(Some(Box::new(move |_, frame, _| tell.send(frame.data.clone()).unwrap_or(()))));
+    bystander.check(bed, "before");
+    bed.sim().tap(None);
+    frames.try_iter().collect()
+}
+
+#[test]
+fn any_frame_is_counted_and_dropped() {
+    let seed = 77;
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let mut bystander = Bystander::new(&bed);
+    let real = genuine(&bed, &mut bystander);
+    let captured = captures();
+    let (mac, ip) = ([2, 0, 0, 0, 0, 2], [10, 0, 0, 2]);
+    for round in 0..verilate::scale(10) {
+        // The frames that get through the ingress meet this one, which is in error sooner or later.
+        let victim = bed.connect(&connect()).unwrap();
+        for _ in 0..100 {
+            let mut frame = match rng.random_range(0..5) {
+                0 => {
+                    let len = [rng.random_range(1..200), rng.random_range(1..9200)][rng.random_range(0..2)];
+                    (0..len).map(|_| rng.random()).collect()
+                }
+                1 => real[rng.random_range(0..real.len())].clone(),
+                2 => {
+                    let mut f = real[rng.random_range(0..real.len())].clone();
+                    f[42] = rng.random_range(0..0x18);
+                    f[47..50].copy_from_slice(&victim.b.qp.qpn().to_be_bytes()[1..]);
+                    f[51..54].copy_from_slice(&[0, 0, rng.random_range(0..4)]);
+                    f
+                }
+                _ => captured[rng.random_range(0..captured.len())].clone(),
+            };
+            // To us, cut or grown, with a few bytes changed; some get past the checksums with that.
+            if rng.random_bool(0.8) && frame.len() > 34 {
+                frame[..6].copy_from_slice(&mac);
+                frame[30..34].copy_from_slice(&ip);
+            }
+            for _ in 0..rng.random_range(1..4) {
+                let at = rng.random_range(0..frame.len());
+                frame[at] = rng.random();
+            }
+            if rng.random_bool(0.3) {
+                frame.truncate(rng.random_range(1..=frame.len()));
+            } else if rng.random_bool(0.1) {
+                frame.resize(frame.len() + rng.random_range(1..100), 0);
+            }
+            let sealed = rng.random_bool(0.7);
+            // A changed frame that is sealed must not be one that the bystander's pair would take.
+            let ours = |f: &[u8]| f.len() > 50 && f[47..50] == bystander.pair.b.qp.qpn().to_be_bytes()[1..];
+            if sealed && frame.len() > 58 && !ours(&frame) {
+                seal(&mut frame);
+            }
+            inject(&bed, 1, frame, rng.random_bool(0.05));
+        }
+        pass(&bed, 300);
+        bystander.check(&bed, &format!("round {round}"));
+    }
+    let device = &bed.hosts[1].device;
+    for (i, (name, _)) in counter::NAMES.iter().enumerate().filter(|c| c.1.0.starts_with("RX_")) {
+        println!("{name:20} {}", device.counter(i));
+    }
+    assert_sound(&bed, "any frame");
+}
+
+#[test]
+fn any_command_is_answered() {
+    let seed = 99;
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let mut bystander = Bystander::new(&bed);
+    let device = &bed.hosts[0].device;
+    let mut results = [0; 16];
+    for round in 0..verilate::scale(5) {
+        for _ in 0..60 {
+            let mut command: [u8; 64] = std::array::from_fn(|_| if rng.random_bool(0.5) { rng.random() } else { 0 });
+            // Another owner's, so that the bystander is none of its business; the port is everyone's and left alone.
+            head::OWNER.set(&mut command, 9);
+            let opcode = match rng.random_range(0..24) {
+                op::SET_GID | op::SET_PORT => op::NOP,
+                other => other,
+            };
+            head::OPCODE.set(&mut command, opcode.into());
+            if rng.random_bool(0.7) {
+                head::NUMBER.set(&mut command, rng.random_range(0..8));
+            }
+            let a = device.command_raw(command).unwrap();
+            results[answer::RESULT.get(&a) as usize] += 1;
+        }
+        let mut command = [0; 64];
+        head::OWNER.set(&mut command, 9);
+        head::OPCODE.set(&mut command, op::RECLAIM.into());
+        device.command_raw(command).unwrap();
+        bystander.check(&bed, &format!("round {round}"));
+    }
+    println!("answers by result: {results:?}");
+    // CREATE_MR reads its list of pages from wherever the command says; nothing else may have strayed.
+    let faults = bed.sim().nic(0).host.iommu.take_faults();
+    assert!(faults.iter().all(|f| !f.write), "{faults:x?}");
+    assert_eq!(device.health() & 3, 1);
+}

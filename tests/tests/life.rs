@@ -1,0 +1,221 @@
+//! Life and death under load: function-level reset, Bus Master Enable off, destruction of busy QPs, and numbers that are used
+//! again and again. Memory that is taken from the device is never touched again.
+
+use abi::status::wc;
+use driver::qp::{QpSizes, SendOptions};
+use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction};
+use fabric::SimFunction;
+use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
+use nic::BarRequest;
+use std::sync::Arc;
+use testbed::{Connect, Host, Pair, Setup, Testbed};
+
+const LEN: usize = 6000;
+const DEPTH: usize = 16;
+
+fn connect() -> Connect {
+    // A peer that is gone is noticed after 2 x 0.26 ms.
+    let send = SendOptions { timeout: 6, retry_count: 1, ..SendOptions::default() };
+    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, send, ..Connect::default() }
+}
+
+/// Memory on both sides, and work in both directions on every pair.
+struct Load {
+    source: [Mr; 2],
+    target: [Mr; 2],
+}
+
+impl Load {
+    fn new(bed: &Testbed) -> Self {
+        let source = [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), noise(i as u64)));
+        let target = [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), |_| GUARD));
+        Load { source, target }
+    }
+
+    /// WRITEs and READs from both ends, far from done when this returns.
+    fn start(&self, bed: &Testbed, pairs: &mut [Pair]) {
+        for pair in pairs {
+            for from in [0, 1] {
+                let end = if from == 0 { &mut pair.a } else { &mut pair.b };
+                let mut batch = end.qp.post();
+                for i in 0..DEPTH {
+                    let (operation, local) = match i % 2 {
+                        0 => (Operation::Write(self.target[1 - from].remote(0)), &self.source[from]),
+                        _ => (Operation::Read(self.source[1 - from].remote(0)), &self.target[from]),
+                    };
+                    batch.add(i as u64, operation, Data::Sges(&[local.sge(0, LEN)]), Flags::SIGNALED).unwrap();
+                }
+                batch.ring();
+            }
+        }
+        pass(bed, 60);
+    }
+}
+
+/// A WRITE and a READ on a new pair come out right.
+fn assert_works(bed: &Testbed, what: &str) {
+    let mut pair = bed.connect(&connect()).unwrap();
+    let load = Load::new(bed);
+    for from in [0, 1] {
+        let end = if from == 0 { &mut pair.a } else { &mut pair.b };
+        let mut batch = end.qp.post();
+        let write = Operation::Write(load.target[1 - from].remote(0));
+        batch.add(1, write, Data::Sges(&[load.source[from].sge(0, LEN)]), Flags::empty()).unwrap();
+        let read = Operation::Read(load.target[1 - from].remote(0));
+        batch.add(2, read, Data::Sges(&[load.target[from].sge(0, LEN)]), Flags::SIGNALED).unwrap();
+        batch.ring();
+        wait(bed, &mut end.cq, what).status.unwrap();
+        assert!(bytes(&load.target[from]) == bytes(&load.source[from]), "{what}: READ back");
+        assert!(bytes(&load.target[1 - from]) == bytes(&load.source[from]), "{what}: written");
+        load.target[from].write(0, &[GUARD; LEN]);
+    }
+}
+
+/// Resets NIC 0 and opens it anew, as a driver does that has lost its predecessor. The old host's objects are returned: the
+/// device knows nothing of them any more.
+fn reopen(bed: &mut Testbed, function: Arc<SimFunction>) -> Host {
+    function.reset().unwrap();
+    let firmware = Some(std::fs::read(verilate::firmware_image().unwrap()).unwrap());
+    let device = Device::open(function, &OpenOptions { firmware, ..OpenOptions::default() }).unwrap();
+    let gid = bed.hosts[0].gid;
+    device.set_port(gid.mac, false, false).unwrap();
+    device.set_gid(0, Some(gid)).unwrap();
+    let (pd, eq) = (device.create_pd().unwrap(), device.create_eq(1024, 0, 0, 0).unwrap());
+    std::mem::replace(&mut bed.hosts[0], Host { device, pd, eq, gid })
+}
+
+/// The ends of `pairs` at host 1 notice that their peers are gone; those at host 0 went with the device.
+fn bury(bed: &Testbed, pairs: Vec<Pair>, allowed: &[u8]) {
+    for mut pair in pairs {
+        let failed = (0..=DEPTH).map(|_| wait(bed, &mut pair.b.cq, "a QP whose peer is gone"));
+        let error = failed.filter_map(|c| c.status.err()).next().expect("an error");
+        assert!(allowed.contains(&error.status), "{error}");
+        std::mem::forget(pair.a);
+    }
+}
+
+#[test]
+fn a_function_level_reset_under_load() {
+    let mut bed = Testbed::new(&Setup::default()).unwrap();
+    let load = Load::new(&bed);
+    let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
+    load.start(&bed, &mut pairs);
+    let reset = BarRequest { bar: 0, offset: abi::bar::RESET as u32, bytes: 4, write: Some(1) };
+    bed.sim().nic(0).bar(reset);
+    pass(&bed, 3000);
+    let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
+    let old = reopen(&mut bed, function);
+    // What the device wrote before is there; it writes no more.
+    load.target[0].write(0, &[GUARD; LEN]);
+    bury(&bed, pairs, &[wc::RETRY_EXC]);
+    assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "a device that was reset still writes");
+    bed.sim().nic(0).host.iommu.take_faults();
+    assert_works(&bed, "after the reset");
+    assert_sound(&bed, "after the reset");
+    std::mem::forget((old, load));
+}
+
+#[test]
+fn bus_master_off_under_load() {
+    let mut bed = Testbed::new(&Setup::default()).unwrap();
+    let load = Load::new(&bed);
+    let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
+    load.start(&bed, &mut pairs);
+    // Every access of the device fails from here on.
+    let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
+    load.target[0].write(0, &[GUARD; LEN]);
+    pass(&bed, 2000);
+    assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "a device without Bus Master Enable writes");
+    assert_ne!(bed.hosts[0].device.health() & 8, 0, "it says that its accesses fail");
+    let old = reopen(&mut bed, function);
+    // Some READs were answered that their data cannot be read.
+    bury(&bed, pairs, &[wc::RETRY_EXC, wc::REM_ACCESS]);
+    assert_works(&bed, "with Bus Master Enable again");
+    assert_sound(&bed, "with Bus Master Enable again");
+    std::mem::forget((old, load));
+}
+
+#[test]
+fn busy_qps_are_destroyed() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let load = Load::new(&bed);
+    for round in 0..verilate::scale(4) {
+        println!("round {round}");
+        let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
+        load.start(&bed, &mut pairs);
+        for pair in pairs {
+            // The ends go one by one, while the other still sends.
+            let Pair { a, b } = pair;
+            drop(if round % 2 == 0 { a } else { b });
+        }
+        // Nothing is under way to memory whose QPs are gone: the device may touch it no more.
+        load.target.iter().for_each(|t| t.write(0, &[GUARD; LEN]));
+        pass(&bed, 500);
+        load.target.iter().for_each(|t| assert_eq!(bytes(t), [GUARD; LEN], "written after its QPs were destroyed"));
+        assert_sound(&bed, "busy QPs");
+    }
+    assert_works(&bed, "after busy QPs were destroyed");
+}
+
+#[test]
+fn numbers_are_used_again() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let host = &bed.hosts[0];
+    let maps = host.device.dma_maps();
+    let cq = host.device.create_cq(16, &host.eq).unwrap();
+    let mut highest = 0;
+    for _ in 0..verilate::scale(300) {
+        let qp = host.pd.create_qp(&cq, &cq, QpSizes { send_blocks: 64, receives: 64 }).unwrap();
+        highest = qp.qpn().max(highest);
+        let mr = host.pd.alloc(4096, Access::LOCAL_WRITE).unwrap();
+        drop((qp, mr));
+    }
+    println!("highest QP number {highest}");
+    drop(cq);
+    assert_eq!(host.device.dma_maps(), maps, "maps of the IOMMU are left over");
+    assert_works(&bed, "after many numbers");
+    assert_sound(&bed, "after many numbers");
+}
+
+#[test]
+fn an_error_flushes_what_is_posted_in_order_and_once() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let load = Load::new(&bed);
+    let mut pair = bed.connect(&connect()).unwrap();
+    for i in 0..3 {
+        pair.a.qp.post_recv(100 + i, &[]).unwrap();
+    }
+    // The third names a key that does not exist. Flushed requests complete, signaled or not, whatever blocks they take.
+    let bad = driver::Sge { lkey: 0x3ff << 8, ..load.source[0].sge(0, 100) };
+    let mut batch = pair.a.qp.post();
+    for i in 0..10 {
+        let flags = if i < 3 || i % 2 == 0 { Flags::SIGNALED } else { Flags::empty() };
+        let data = if i == 2 { Data::Sges(&[bad]) } else { Data::Inline(&[7; 224][..20 * i]) };
+        batch.add(i as u64, Operation::Write(load.target[1].remote(0)), data, flags).unwrap();
+    }
+    batch.ring();
+    let mut next = || {
+        let c = wait(&bed, &mut pair.a.cq, "flushing");
+        (c.wr_id, c.status.err().map(|e| e.status))
+    };
+    assert_eq!(next(), (0, None));
+    assert_eq!(next(), (1, None));
+    assert_eq!(next(), (2, Some(wc::LOC_PROT)));
+    for i in 3..10 {
+        assert_eq!(next(), (i, Some(wc::WR_FLUSH)));
+    }
+    // What is posted to a QP in error is flushed too; so is the receive queue, once the driver knows that it is silent.
+    let mut batch = pair.a.qp.post();
+    batch.add(10, Operation::Send, Data::Inline(&[]), Flags::empty()).unwrap();
+    batch.ring();
+    assert_eq!(wait(&bed, &mut pair.a.cq, "posted late").wr_id, 10);
+    pass(&bed, 50);
+    assert!(pair.a.cq.poll().next().is_none());
+    pair.a.qp.fail().unwrap();
+    for i in 0..3 {
+        let c = wait(&bed, &mut pair.a.cq, "receives");
+        assert_eq!((c.wr_id, c.status.unwrap_err().status), (100 + i, wc::WR_FLUSH));
+    }
+    assert!(pair.a.cq.poll().next().is_none());
+    assert_sound(&bed, "flush");
+}

@@ -1,0 +1,239 @@
+//! Who may wait for whom (`docs/architecture.md`): each thing that a host or a peer can stall for ever is stalled, and all that
+//! must not wait for it goes on; then it is let go, and what had waited ends well.
+
+use abi::status::{cause, counter};
+use abi::table::qp_state;
+use driver::qp::QpSizes;
+use driver::{Access, Data, Flags, Mr, Operation};
+use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
+use nic::Hold;
+use testbed::{Connect, End, Pair, Setup, Testbed};
+
+/// Bytes of a message.
+const LEN: usize = 3000;
+
+/// Two hosts, a pair, and what flows over it in each direction.
+struct Scene {
+    pair: Pair,
+    source: [Mr; 2],
+    target: [Mr; 2],
+    bed: Testbed,
+}
+
+fn connect() -> Connect {
+    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, ..Connect::default() }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let bed = Testbed::new(&Setup::default()).unwrap();
+        let pair = bed.connect(&connect()).unwrap();
+        let make = |fill: u64, guard: bool| {
+            [0, 1].map(|i| {
+                let byte = noise(fill + i as u64);
+                region(&bed.hosts[i].pd, LEN, Access::all(), move |k| if guard { GUARD } else { byte(k) })
+            })
+        };
+        let (source, target) = (make(7, false), make(0, true));
+        Scene { bed, pair, source, target }
+    }
+
+    fn hold(&self, nic: usize, hold: Hold) {
+        self.bed.sim().nic(nic).hold = hold;
+    }
+
+    /// Posts a WRITE of `len` bytes from one host to the other.
+    fn post(&mut self, from: usize, len: usize) {
+        let end = if from == 0 { &mut self.pair.a } else { &mut self.pair.b };
+        write(end, &self.source[from], &self.target[1 - from], len);
+    }
+
+    /// Waits until the first `len` bytes of a WRITE from `from` are in the peer's memory, then wipes them.
+    fn arrives(&self, from: usize, len: usize, what: &str) {
+        let (source, target) = (bytes(&self.source[from]), &self.target[1 - from]);
+        for _ in 0..20_000 {
+            if bytes(target)[..len] == source[..len] {
+                target.write(0, &[GUARD; LEN]);
+                return;
+            }
+            self.bed.relax();
+        }
+        panic!("{what}: the data does not arrive");
+    }
+
+    fn completes(&mut self, from: usize, what: &str) {
+        let end = if from == 0 { &mut self.pair.a } else { &mut self.pair.b };
+        wait(&self.bed, &mut end.cq, what).status.unwrap();
+    }
+
+    /// Both directions work.
+    fn ends_well(mut self, what: &str) {
+        for from in [0, 1] {
+            self.post(from, LEN);
+            self.completes(from, what);
+            self.arrives(from, LEN, what);
+        }
+        assert_sound(&self.bed, what);
+    }
+}
+
+fn write(end: &mut End, source: &Mr, target: &Mr, len: usize) {
+    let mut batch = end.qp.post();
+    batch.add(0, Operation::Write(target.remote(0)), Data::Sges(&[source.sge(0, len)]), Flags::SIGNALED).unwrap();
+    batch.ring();
+}
+
+#[test]
+fn without_read_data_the_receive_side_goes_on() {
+    let mut s = Scene::new();
+    s.hold(0, Hold { read_data: true, ..Hold::default() });
+    s.post(0, LEN);
+    pass(&s.bed, 40);
+    for _ in 0..40 {
+        s.post(1, LEN);
+        s.completes(1, "WRITE into a host that answers no reads");
+    }
+    s.arrives(1, LEN, "WRITE into a host that answers no reads");
+    s.hold(0, Hold::default());
+    s.completes(0, "what had waited for read data");
+    s.ends_well("after read data");
+}
+
+#[test]
+fn without_read_requests_taken_the_receive_side_goes_on() {
+    let mut s = Scene::new();
+    s.hold(0, Hold { read_address: true, ..Hold::default() });
+    s.post(0, LEN);
+    for _ in 0..10 {
+        s.post(1, LEN);
+        s.completes(1, "WRITE into a host that takes no reads");
+    }
+    s.hold(0, Hold::default());
+    s.completes(0, "what had waited for the read channel");
+    s.ends_well("after read requests");
+}
+
+#[test]
+fn without_writes_taken_the_transmit_side_goes_on() {
+    for hold in [
+        Hold { write_address: true, ..Hold::default() },
+        Hold { write_data: true, ..Hold::default() },
+        Hold { write_response: true, ..Hold::default() },
+    ] {
+        let what = format!("{hold:?}");
+        let mut s = Scene::new();
+        s.hold(0, hold);
+        // The receive buffer of NIC 0 fills and runs over meanwhile.
+        for _ in 0..50 {
+            s.post(1, LEN);
+        }
+        pass(&s.bed, 300);
+        for _ in 0..5 {
+            s.post(0, LEN);
+            s.arrives(0, LEN, &what);
+        }
+        s.hold(0, Hold::default());
+        (0..5).for_each(|_| s.completes(0, &what));
+        (0..50).for_each(|_| s.completes(1, &what));
+        s.ends_well(&what);
+    }
+}
+
+#[test]
+fn while_the_link_is_paused_the_receive_side_goes_on() {
+    let mut s = Scene::new();
+    s.hold(0, Hold { mac_tx: true, ..Hold::default() });
+    for _ in 0..40 {
+        s.post(0, LEN);
+    }
+    for _ in 0..5 {
+        s.post(1, LEN);
+        s.arrives(1, LEN, "WRITE into a host that cannot send");
+    }
+    // The firmware runs on, as long as a command asks no engine that has a packet for the link.
+    assert!(s.bed.hosts[0].device.create_pd().is_ok());
+    s.hold(0, Hold::default());
+    (0..40).for_each(|_| s.completes(0, "what had waited for the link"));
+    (0..5).for_each(|_| s.completes(1, "what had waited for its ACK"));
+    s.ends_well("after the pause");
+}
+
+#[test]
+fn a_qp_without_receives_holds_nobody_up() {
+    let mut s = Scene::new();
+    let mut dry = s.bed.connect(&connect()).unwrap();
+    let data = bytes(&s.source[0]);
+    let mut batch = dry.a.qp.post();
+    batch.add(1, Operation::Send, Data::Inline(&data[..100]), Flags::SIGNALED).unwrap();
+    batch.ring();
+    for _ in 0..20 {
+        s.post(0, LEN);
+        s.completes(0, "beside a QP without receives");
+    }
+    assert!(s.bed.hosts[1].device.counter(counter::RX_RNR) >= 1);
+    assert!(dry.a.cq.poll().next().is_none());
+    dry.b.qp.post_recv(2, &[s.target[1].sge(0, 100)]).unwrap();
+    wait(&s.bed, &mut dry.a.cq, "a SEND whose receive came late").status.unwrap();
+    let c = wait(&s.bed, &mut dry.b.cq, "the late receive");
+    assert_eq!((c.status, c.wr_id, c.len), (Ok(()), 2, 100));
+    s.ends_well("without receives");
+}
+
+#[test]
+fn a_full_completion_queue_ends_its_qp_only() {
+    let mut s = Scene::new();
+    let mut narrow = s.bed.connect(&Connect { cq_entries: 4, ..connect() }).unwrap();
+    for _ in 0..12 {
+        write(&mut narrow.a, &s.source[0], &s.target[1], 64);
+    }
+    for _ in 0..40 {
+        s.post(0, LEN);
+        s.completes(0, "beside a full completion queue");
+    }
+    assert!(s.bed.hosts[0].device.counter(counter::CQ_OVERRUN) >= 1);
+    assert_eq!(narrow.a.cq.poll().filter(|c| c.status.is_ok()).count(), 4, "what had room is there");
+    assert_eq!(narrow.a.qp.query().unwrap().state, qp_state::ERR);
+    let events: Vec<_> = std::iter::from_fn(|| s.bed.hosts[0].eq.poll()).collect();
+    let told = |kind, number| events.iter().any(|e| e.kind == kind && e.number == number);
+    assert!(told(abi::queue::event::CQ_ERROR, narrow.a.cq.number()), "{events:?}");
+    assert!(told(abi::queue::event::QP_ERROR, narrow.a.qp.qpn()), "{events:?}");
+    let overrun = |e: &driver::Event| e.kind == abi::queue::event::QP_ERROR && e.value == cause::CQ_OVERRUN.into();
+    assert!(events.iter().any(overrun), "{events:?}");
+    s.ends_well("a full completion queue");
+}
+
+#[test]
+fn a_full_event_queue_holds_nobody_up_and_loses_nothing() {
+    let mut s = Scene::new();
+    // An event queue of one entry, and four completion queues that each want to tell it something.
+    let narrow = s.bed.hosts[0].device.create_eq(1, 1, 0, 0).unwrap();
+    let wide = std::mem::replace(&mut s.bed.hosts[0].eq, narrow);
+    let mut pairs: Vec<_> = (0..4).map(|_| s.bed.connect(&connect()).unwrap()).collect();
+    let mut narrow = std::mem::replace(&mut s.bed.hosts[0].eq, wide);
+    for pair in &mut pairs {
+        pair.a.cq.arm(false);
+        write(&mut pair.a, &s.source[0], &s.target[1], 64);
+    }
+    for pair in &mut pairs {
+        wait(&s.bed, &mut pair.a.cq, "on a full event queue").status.unwrap();
+    }
+    for _ in 0..20 {
+        s.post(0, LEN);
+        s.completes(0, "beside a full event queue");
+    }
+    let mut told = Vec::new();
+    for _ in 0..1000 {
+        while let Some(e) = narrow.poll() {
+            assert_eq!(e.kind, abi::queue::event::COMPLETION);
+            told.push(e.number);
+            narrow.arm();
+        }
+        s.bed.relax();
+    }
+    told.sort_unstable();
+    let mut want: Vec<_> = pairs.iter().map(|p| p.a.cq.number()).collect();
+    want.sort_unstable();
+    assert_eq!(told, want, "each armed queue tells once");
+    drop(pairs);
+    s.ends_well("a full event queue");
+}
