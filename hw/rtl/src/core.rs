@@ -478,10 +478,10 @@ impl<const W: usize> Logic for Core<W> {
         self.control.idle.next = self.dma_read.idle.val() && self.dma_write.idle.val();
         let entered = self.ingress.meta.valid.val() && self.dispatch.meta.ready.val();
         let landed = self.landing.landed.valid.val() && self.commit.landed.ready.val();
-        if entered {
+        if self.dispatch.began.val() {
             self.packets_in.d.next = self.packets_in.q.val() + 1;
         }
-        if landed {
+        if landed && !self.landing.landed.data.val().op.more {
             self.packets_out.d.next = self.packets_out.q.val() + 1;
         }
         if self.dma_read.axi.ar_valid.val() && self.axi_read.ar_ready.val() {

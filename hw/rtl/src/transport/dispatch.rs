@@ -36,6 +36,8 @@ pub struct Dispatch {
     pub from_completer: Sink<RxOp>,
     /// In the order of arrival, to landing.
     pub op: Source<RxOp>,
+    /// A packet or a wake-up call has got its turn: it ends with the op that has `last` without `more`.
+    pub began: Signal<Out, Bit>,
     /// Whose turn: bit set for the completer. A ring of [`TURNS`] bits.
     turns: Reg<Bits<16>>,
     head: Reg<Bits<4>>,
@@ -103,6 +105,7 @@ impl Logic for Dispatch {
         self.from_responder.ready.next = ready && !completer;
 
         let push = taken_r || taken_c || taken_w;
+        self.began.next = push;
         let pop = valid && self.op.ready.val() && op.last && !op.more;
         if push {
             let tail = self.head.q.val() + self.fill.q.val().get_bits::<4>(0);
@@ -178,6 +181,22 @@ mod tests {
         }
     }
 
+    /// Counts turns.
+    #[derive(Default)]
+    struct Turns(u64);
+    impl Actor for Turns {
+        fn drive(&mut self, _: &mut Model) {}
+        fn observe(&mut self, m: &Model) {
+            self.0 += m.get("began");
+        }
+        fn done(&self) -> bool {
+            true
+        }
+        fn status(&self) -> String {
+            format!("{} turns", self.0)
+        }
+    }
+
     #[test]
     fn results_leave_in_order_of_arrival() {
         let mut m = Model::of(Dispatch::default, options()).unwrap();
@@ -209,7 +228,9 @@ mod tests {
             (0..n / 10).for_each(|q| wake.push(wake.beat().with("data", q)));
             sink.expect(n);
             let [a, b] = &mut engines;
-            bench::run(&mut m, &mut [&mut source, &mut wake, a, b, &mut sink], 1000 * n);
+            let mut turns = Turns::default();
+            bench::run(&mut m, &mut [&mut source, &mut wake, a, b, &mut sink, &mut turns], 1000 * n);
+            assert_eq!(turns.0, n + n / 10);
             assert_eq!((engines[0].calls, engines[1].calls), (0, n / 10));
             // Wake-up calls carry PSN 0; the packets count up, each from its engine.
             let mut psn = 0;
