@@ -7,7 +7,7 @@
 //! ```text
 //! req -> (Keys: 5 cycles) -> regions -> cut -> (Translate: 3 cycles) -> chunks
 //! ```
-//! Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
+//! Both FIFOs pass a message on at once while they are empty. Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
 //! its own room.
 
 use super::{keys::Region, translate::Step};
@@ -97,11 +97,10 @@ impl Logic for Access {
         self.ask.valid.next = self.req.valid.val() && may_ask;
         self.req.ready.next = self.ask.ready.val() && may_ask;
         let asks = self.req.valid.val() && self.ask.ready.val() && may_ask;
-        self.regions.s.data.next = self.region.val();
-        self.regions.s.valid.next = self.region_valid.val();
 
-        // Cut the oldest region: a piece ends with the region or its page.
-        let region = self.regions.m.data.val();
+        // Cut the oldest region, if none waits the one that comes now: a piece ends with the region or its page.
+        let waits = self.regions.m.valid.val();
+        let region = if waits { self.regions.m.data.val() } else { self.region.val() };
         let begin =
             Cut { frame: region.frame, iova: region.iova, left: region.len, offset: 0.into(), room: region.room };
         let cut = if self.begun.q.val() { self.cut.q.val() } else { begin };
@@ -109,7 +108,7 @@ impl Logic for Access {
         let last = fault || cut.left.cast::<15>() <= cut.room;
         let len = if last { cut.left } else { cut.room.get_bits::<14>(0) };
         let may_step = self.booked.q.val() != bits::<5>(CHUNKS as u64);
-        let valid = self.regions.m.valid.val() && may_step;
+        let valid = (waits || self.region_valid.val()) && may_step;
         let steps = valid && self.step.ready.val();
         self.step.valid.next = valid;
         self.step.data.next = Step {
@@ -120,6 +119,8 @@ impl Logic for Access {
             chunk: Chunk { iova: cut.iova, len: len, offset: cut.offset, last: last, cause: region.cause },
         };
         self.regions.m.ready.next = steps && last;
+        self.regions.s.data.next = self.region.val();
+        self.regions.s.valid.next = self.region_valid.val() && (waits || !(steps && last));
         if steps {
             self.begun.d.next = !last;
             self.cut.d.next = Cut {
@@ -130,14 +131,16 @@ impl Logic for Access {
                 room: if region.shift == 12 { bits::<15>(1 << 12) } else { bits::<15>(1 << 14) },
             };
         }
-        self.chunks.s.data.next = self.done.val();
-        self.chunks.s.valid.next = self.done_valid.val();
 
-        // To the client.
-        self.chunk.data.next = self.chunks.m.data.val();
-        self.chunk.valid.next = self.chunks.m.valid.val();
+        // To the client, past the FIFO if that is empty.
+        let queued = self.chunks.m.valid.val();
+        let offers = queued || self.done_valid.val();
+        self.chunk.data.next = if queued { self.chunks.m.data.val() } else { self.done.val() };
+        self.chunk.valid.next = offers;
+        self.chunks.s.data.next = self.done.val();
+        self.chunks.s.valid.next = self.done_valid.val() && (queued || !self.chunk.ready.val());
         self.chunks.m.ready.next = self.chunk.ready.val();
-        let gone = self.chunks.m.valid.val() && self.chunk.ready.val();
+        let gone = offers && self.chunk.ready.val();
         if asks && !(steps && last) {
             self.asked.d.next = self.asked.q.val() + 1;
         } else if steps && last && !asks {

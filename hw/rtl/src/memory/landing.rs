@@ -10,9 +10,9 @@
 //! frees its buffer rows, with its last write or with a write of 0 bytes.
 //!
 //! ```text
-//! cycle   0      1       2 .. 11    12     13      14
+//! cycle   0      1       2 ..  9    10     11      12
 //! op    taken | asks | (access) .. look | judge | write
-//!                                                | Landed, if the write is taken in 14
+//!                                                | Landed, if the write is taken in 12
 //! ```
 //! A step takes 2 cycles (1 more for every chunk but the first). Cannot deadlock: it waits for access, the write channel
 //! and commit, none of which waits for it. Halt bits need no clearing at reset: a queue is loaded before it is used.

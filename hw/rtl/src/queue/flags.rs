@@ -128,25 +128,24 @@ impl<const N: usize> Logic for Scan<N> {
         }
         self.any.d.next = any;
 
-        // Hand out the lowest bit; go on with the next group when that was the last.
+        // Hand out the lowest bit of the present group, or when that has none left, of the next.
         let free = !self.out_valid.q.val() || self.pick.ready.val();
-        let now = self.now.q.val();
+        let goes_on = !self.now.q.val().any();
+        let now = if goes_on { self.ahead.q.val() } else { self.now.q.val() };
+        let group = if goes_on { self.ahead_group.q.val() } else { self.now_group.q.val() };
         let bit = lowest(now);
-        let rest = if free { now & !bit } else { now };
         if free {
             self.out_valid.d.next = now.any();
-            self.out.d.next = cat!(self.now_group.q.val(), number_of(bit));
+            self.out.d.next = cat!(group, number_of(bit));
         }
-        self.now.d.next = rest;
-        let load = !rest.any();
-        if load {
-            self.now.d.next = self.ahead.q.val();
-            self.now_group.d.next = self.ahead_group.q.val();
+        self.now.d.next = if free { now & !bit } else { now };
+        self.now_group.d.next = group;
+        if goes_on {
             self.ahead.d.next = 0.into();
         }
 
         // Take the bits of the group that was chosen.
-        let take = self.look_valid.q.val() && (load || !self.ahead.q.val().any());
+        let take = self.look_valid.q.val() && (goes_on || !self.ahead.q.val().any());
         if take {
             self.ahead.d.next = word;
             self.ahead_group.d.next = self.look.q.val();

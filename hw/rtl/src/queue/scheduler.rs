@@ -1,7 +1,7 @@
 //! Picks the QPs whose send queue has blocks on chip (*work*) and whose requester may send (*open*), round robin.
 //!
 //! ```text
-//! cycle       0      1..4     5      6
+//! cycle       0      1..3     4      5
 //! work,open   A,B    (scan)
 //! pick                        A      B      (A again a round later, if it is still set)
 //! ```

@@ -648,7 +648,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let retire = op.kind == Kind::Retire || self.back_valid.q.val() && self.came_void.q.val();
         self.slots[1].re.next = some;
         self.slots[1].raddr.next = head;
-        self.looked.d.next = some && !self.looked.q.val();
+        self.looked.d.next = some;
         let done = !self.missing[head.index()].q.val().any();
         let pop = self.looked.q.val() && done && (!self.back_valid.q.val() || retire);
         if retire {

@@ -6,7 +6,7 @@
 //! ```text
 //! cycle    0      1    2      3    4      5      6       7      8     9
 //! front    pick   .    row    .    WQE    full
-//! engine                                  load   Decode  Check  Find  Emit   (next packet: Check; next WQE: Decode)
+//! engine                             load  Decode  Check  Find  Emit   (next packet: Check; next WQE: Decode)
 //! ```
 //! A message of one packet takes 4 cycles, 5 if it is the only one of its pick; each further SGE of a packet takes 2. The engine
 //! alone writes rows: between two picks it also does go backs, faults of frames, and the table bus. The front drops a pick
@@ -284,6 +284,7 @@ impl<const N: usize> Logic for Requester<N> {
         let mut load: Bit = false;
 
         // ---- Engine.
+        let came = Head { block: self.sq_block.val(), view: self.sq_view.val(), seen: self.seen.rdata.val() };
         let seg_free = !self.seg_valid.q.val() || self.seg.ready.val();
         let inline_free = !self.inline_valid.q.val() || self.inline_data.ready.val();
         let consume_free = !self.consume_valid.q.val() || self.consume.ready.val();
@@ -319,11 +320,11 @@ impl<const N: usize> Logic for Requester<N> {
                     self.work.d.next = kind;
                     self.context.d.next.qpn = whose;
                     self.state.d.next = State::Look;
-                } else if step == 5 {
+                } else if step == 5 || step == 4 {
                     load = true;
                     self.context.d.next = front;
                     self.now.d.next = self.front_progress.q.val();
-                    self.head.d.next = self.front_head.q.val();
+                    self.head.d.next = if step == 5 { self.front_head.q.val() } else { came };
                     self.kicked.d.next = self.front_kicked.q.val() || kicks && kick == front.qpn;
                     self.budget.d.next = bits::<13>(QUANTUM);
                     self.has_more.d.next = false;
@@ -660,7 +661,6 @@ impl<const N: usize> Logic for Requester<N> {
             }
             _ => {}
         }
-        let came = Head { block: self.sq_block.val(), view: self.sq_view.val(), seen: self.seen.rdata.val() };
         if step == 4 {
             self.front_head.d.next = came;
         }

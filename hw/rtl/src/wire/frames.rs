@@ -3,9 +3,9 @@
 //! response engine, which send [`TxSeg`]s through the arbiter.
 //!
 //! ```text
-//! seg -> [segs] ---> reserve ---> req ....... chunk ---> issue ---> dma ....... data ---> count
-//!     -> layout -/   (ring, slot) \----> [pending] ----/   \---> closed             arrived |
-//!        lookup                                                          poll <-------------/ ---> frame
+//! seg -> req .................................... chunk ---> issue ---> dma ....... data ---> count
+//!     -> [segs] ---> reserve (ring, slot) ---> [pending] ---/   \---> closed             arrived |
+//!     -> layout lookup -/                                                poll <------------------/ ---> frame
 //!
 //! cycle       0    1    2    3    4    5    6    7    8         one frame of one inline stretch
 //! seg         A
@@ -20,7 +20,8 @@
 //! `closed` how many were asked for. A frame is complete when `arrived - base = closed`.
 //!
 //! Cannot deadlock: nothing is accepted from `seg` into the ring before its room and slot are free, and these are
-//! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`.
+//! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`;
+//! chunks that come before their frame has its room wait at our access port, which is nobody else's.
 
 use super::headers;
 use crate::{
@@ -286,10 +287,30 @@ impl<const W: usize> Logic for Frames<W> {
         self.tags.waddr.next = table.index;
         self.tags.wdata.next = table.row.get_bits::<1>(elab!(gid::TAGGED.lsb));
         let seg = self.seg.data.val();
-        let accept = self.seg.valid.val() && self.segs.s.ready.val() && !sweeping;
-        self.seg.ready.next = self.segs.s.ready.val() && !sweeping;
+        let asks = !seg.is_inline && seg.len.any();
+        let can_ask = !asks || !self.asking.q.val() || self.req.ready.val();
+        let ready = self.segs.s.ready.val() && !sweeping && can_ask;
+        let accept = self.seg.valid.val() && ready;
+        self.seg.ready.next = ready;
         self.segs.s.data.next = seg;
         self.segs.s.valid.next = accept;
+        // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
+        if self.req.ready.val() {
+            self.asking.d.next = false;
+        }
+        if accept && asks {
+            self.asking.d.next = true;
+            self.ask.d.next = AccessReq {
+                key: seg.key,
+                va: seg.va,
+                len: seg.len,
+                span: seg.len.cast::<32>(),
+                pd: seg.pd,
+                need: seg.need,
+            };
+        }
+        self.req.valid.next = self.asking.q.val();
+        self.req.data.next = self.ask.q.val();
         let look = accept && seg.first;
         if look {
             self.accepted.d.next = self.accepted.q.val() + 1;
@@ -324,29 +345,14 @@ impl<const W: usize> Logic for Frames<W> {
         let in_ring = self.reserved.q.val() - self.left.q.val();
         let has_room = self.sized.q.val() && rows.cast::<14>() <= self.room.q.val() && in_ring != slots;
         let memory = !seg.is_inline && seg.len.any();
-        let can_ask = !memory || !self.asking.q.val() || self.req.ready.val();
-        let go = waiting && (!seg.first || has_room) && self.pending.s.ready.val() && can_ask;
+        let go = waiting && (!seg.first || has_room) && self.pending.s.ready.val();
         let open = go && seg.first;
         let slot = (if seg.first { self.reserved.q.val() } else { self.reserved.q.val() - 1 }) & mask;
         let dest = if seg.first { self.tail.q.val() + self.header.q.val().cast::<20>() } else { self.next.q.val() };
         self.segs.m.ready.next = go;
         self.layouts.m.ready.next = open;
-        if self.req.ready.val() {
-            self.asking.d.next = false;
-        }
         if go {
             self.next.d.next = dest + seg.len.cast::<20>();
-            if memory {
-                self.asking.d.next = true;
-                self.ask.d.next = AccessReq {
-                    key: seg.key,
-                    va: seg.va,
-                    len: seg.len,
-                    span: seg.len.cast::<32>(),
-                    pd: seg.pd,
-                    need: seg.need,
-                };
-            }
         }
         if open {
             self.sized.d.next = false;
@@ -359,8 +365,6 @@ impl<const W: usize> Logic for Frames<W> {
         if self.free.val() {
             self.left.d.next = self.left.q.val() + 1;
         }
-        self.req.valid.next = self.asking.q.val();
-        self.req.data.next = self.ask.q.val();
         self.pending.s.valid.next = go;
         self.pending.s.data.next =
             Pending { slot, dest, len: seg.len, is_inline: seg.is_inline, memory, last: seg.last };
