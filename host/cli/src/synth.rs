@@ -92,7 +92,12 @@ fn yosys() -> Result<&'static str> {
 fn synthesise(target: Target) -> Result<()> {
     let dir = PathBuf::from(format!("target/synth/core{}", target.width()));
     std::fs::create_dir_all(&dir)?;
-    std::fs::write(dir.join("core.v"), testbed::core_verilog(target.width())?)?;
+    let mut verilog = testbed::core_verilog(target.width())?;
+    if target == Target::Ecp5 {
+        // It has one kind of block RAM only.
+        verilog = verilog.replace(", ram_style = \"ultra\"", "");
+    }
+    std::fs::write(dir.join("core.v"), verilog)?;
     std::fs::copy(verilate::picorv32_source()?, dir.join("picorv32.v"))?;
     let script = format!(
         "read_verilog -sv -DSYNTHESIS core.v picorv32.v\nhierarchy -check -top top\n{}\ntee -q -o stat.json stat -json\nflatten\nopt_clean\nwrite_json netlist.json\n",
