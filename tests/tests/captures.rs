@@ -35,7 +35,7 @@ fn capture(name: &str, ip6: bool) -> PathBuf {
     }
     pair.b.cq.wait().status.unwrap();
     (0..20).for_each(|_| bed.relax()); // the last ACK arrives
-    drop(bed.sim().capture(None));
+    bed.sim().capture(None).unwrap().finish().unwrap();
     path
 }
 

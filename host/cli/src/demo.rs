@@ -17,13 +17,13 @@ pub struct Args {
     /// The file to move.
     file: PathBuf,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    #[arg(long, default_value_t = 4096)]
+    #[arg(long, default_value_t = 4096, value_parser = mtu)]
     mtu: u32,
     /// Queue pairs that share the work, 1 to 64.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     qps: u16,
     /// Probability that a frame is lost, such as 1e-3.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = probability, allow_negative_numbers = true)]
     loss: f64,
     /// Seed of all that is by chance.
     #[arg(long, default_value_t = 1)]
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long)]
     ip6: bool,
     /// Datapath width in bits: 64, 128, 256 or 512.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = width)]
     width: usize,
     /// Where to write the capture of the wire.
     #[arg(long, default_value = "demo.pcapng")]
@@ -45,6 +45,23 @@ pub struct Args {
 fn link_rate(text: &str) -> std::result::Result<f64, String> {
     let number = text.trim_end_matches(['G', 'g']).parse::<f64>().ok();
     number.filter(|g| (1.0..=400.0).contains(g)).ok_or_else(|| "a rate from 1G to 400G, such as 25G".into())
+}
+
+fn probability(text: &str) -> std::result::Result<f64, String> {
+    let number = text.parse().ok().filter(|p| (0.0..1.0).contains(p));
+    number.ok_or_else(|| "a probability from 0 to below 1, such as 1e-3".into())
+}
+
+fn one_of<T: std::str::FromStr + PartialEq>(text: &str, these: &[T], names: &str) -> std::result::Result<T, String> {
+    text.parse().ok().filter(|n| these.contains(n)).ok_or_else(|| names.into())
+}
+
+fn mtu(text: &str) -> std::result::Result<u32, String> {
+    one_of(text, &[256, 512, 1024, 2048, 4096], "256, 512, 1024, 2048 or 4096")
+}
+
+fn width(text: &str) -> std::result::Result<usize, String> {
+    one_of(text, &[64, 128, 256, 512], "64, 128, 256 or 512")
 }
 
 /// Longest message of the transfer.
@@ -60,7 +77,8 @@ pub fn run(args: &Args) -> Result<()> {
     if file.is_empty() {
         bail!("{} is empty: nothing to move", args.file.display());
     }
-    ensure!((0.0..1.0).contains(&args.loss), "--loss {}: a probability from 0 to below 1", args.loss);
+    let capture = Capture::create(&args.capture, &["nic0", "nic1"])
+        .with_context(|| format!("cannot create {}", args.capture.display()))?;
     let setup = Setup { width: args.width, ip6: args.ip6, ..Setup::default() };
     let setup =
         Setup { nic: nic::NicOptions { seed: args.seed, link: LinkRate::gbps(args.link), ..setup.nic }, ..setup };
@@ -70,8 +88,6 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let started = Instant::now();
     let bed = Testbed::new(&setup)?;
-    let capture = Capture::create(&args.capture, &["nic0", "nic1"])
-        .map_err(|e| anyhow::anyhow!("cannot create {}: {e}", args.capture.display()))?;
     {
         let mut sim = bed.sim();
         sim.capture(Some(capture));
@@ -134,7 +150,9 @@ pub fn run(args: &Args) -> Result<()> {
         ),
     ];
     println!("{}", table(&["", "figure", ""], &rows));
-    let written = bed.sim().capture(None).map_or(0, |c| c.packets());
+    let incomplete = || format!("{} is incomplete", args.capture.display());
+    let capture = bed.sim().capture(None).with_context(incomplete)?;
+    let written = capture.finish().with_context(incomplete)?;
     println!("{written} packets in {}", args.capture.display());
     Ok(())
 }

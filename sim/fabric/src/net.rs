@@ -4,8 +4,8 @@ use crate::capture::Capture;
 use crate::crew::Worker;
 use crate::fault::{Action, Fired, Rules};
 use nic::{Frame, Fs, NS, Nic};
-use pcap_file::PcapError;
 use std::collections::HashMap;
+use std::io;
 
 /// A cable between two NICs.
 pub struct Link {
@@ -181,7 +181,7 @@ impl Fabric {
 }
 
 /// Writes to an open capture; gives up on it when that fails.
-fn write<T>(capture: &mut Option<Capture>, what: impl FnOnce(&mut Capture) -> Result<T, PcapError>) -> Option<T> {
+fn write<T>(capture: &mut Option<Capture>, what: impl FnOnce(&mut Capture) -> io::Result<T>) -> Option<T> {
     match what(capture.as_mut()?) {
         Ok(done) => Some(done),
         Err(e) => {
