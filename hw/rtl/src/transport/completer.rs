@@ -706,7 +706,8 @@ impl Logic for Completer {
             turn: written.turn,
             rnr: written.rnr,
             rnr_code: written.rnr_code,
-            reading: written.reading,
+            // The messages before a fault may not have asked for an ACK: sent again, they do.
+            reading: written.reading || written.fault,
             over: written.halted,
             fires: written.fires,
             timeout: if load { attributes_of(table.row).timeout } else { attributes.timeout },

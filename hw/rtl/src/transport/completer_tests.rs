@@ -1027,3 +1027,15 @@ fn a_failed_wqe_completes_in_its_turn() {
     live.fault(100, 0);
     assert_eq!(what(live.run(2, &[])), [Event::Back(101)]);
 }
+
+#[test]
+fn a_fault_behind_messages_that_asked_for_no_ack_sends_them_again() {
+    for blocks in [0, 1] {
+        let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, false).send(send_op::SEND, 10, blocks == 0));
+        // Of the second message, or behind both; nothing that asks for an answer has left.
+        live.fault(101 + blocks, blocks);
+        let seen = live.run(timers::FIRST + 10, &[]);
+        assert_eq!(seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Back(100)]);
+        assert_eq!(live.run(300, &[]), []);
+    }
+}

@@ -397,8 +397,9 @@ impl<const N: usize> Logic for Requester<N> {
                             status: status_of(reason),
                             cause: reason,
                             wqe_index: now.index,
-                            blocks: wqe.blocks,
-                            opcode: wqe.opcode,
+                            // None would mean a frame's fault, bit 7 a receive.
+                            blocks: if wqe.blocks.any() { wqe.blocks } else { 1.into() },
+                            opcode: wqe.opcode.get_bits::<7>(0).cast::<8>(),
                         };
                         self.now.d.next.failed = true;
                         self.state.d.next = State::Fault;

@@ -20,6 +20,8 @@ const RING: u16 = 256;
 struct Message {
     index: u16,
     blocks: u16,
+    /// Its blocks as it says itself.
+    claims: u16,
     opcode: u8,
     signaled: bool,
     solicited: bool,
@@ -263,9 +265,11 @@ impl Bench {
             }
         }
         let need = if inlines { (length as u16 + 32).div_ceil(64) } else { 1 + (sges.len() > 2) as u16 };
+        let blocks = rng.random_range(need..=4.min(need + 1));
         Message {
             index: pair.posted,
-            blocks: rng.random_range(need..=4.min(need + 1)),
+            blocks,
+            claims: blocks,
             opcode,
             signaled: rng.random_bool(0.5),
             solicited: rng.random(),
@@ -626,6 +630,9 @@ impl Bench {
         }
         if take(m, "failed") {
             let field = |f: &str| m.get(&*format!("failed.data.{f}"));
+            // A WQE has blocks and is no receive, whatever it says; a frame has none.
+            let of_frame = field("status") == abi::status::wc::LOC_PROT as u64;
+            assert!(of_frame == (field("blocks") == 0) && field("opcode") < 0x80);
             self.failures.push_back(["qpn", "generation", "psn", "status", "cause", "wqe_index"].map(field));
         }
         // Segments, and their inline data.
@@ -789,7 +796,7 @@ fn send_wqe_head(wqe: &mut [u8; 256], m: &Message) {
     w::SOLICITED.set(wqe, m.solicited as u64);
     w::FENCE.set(wqe, m.fence as u64);
     w::INLINE.set(wqe, m.inline_data.is_some() as u64);
-    w::BLOCKS.set(wqe, m.blocks as u64);
+    w::BLOCKS.set(wqe, m.claims as u64);
     w::SGES.set(wqe, m.sges.len() as u64);
     w::IMM.set(wqe, m.imm as u64);
     w::REMOTE_VA.set(wqe, m.va);
@@ -908,16 +915,17 @@ fn random_traffic(cycles: usize, loss: f64, breaks: bool) {
 
 /// Makes a message impossible.
 fn spoil(rng: &mut ChaCha8Rng, m: &mut Message) {
-    match rng.random_range(0..5) {
+    match rng.random_range(0..6) {
         0 => (m.opcode, m.bad) = (5 + rng.random_range(0..200), Some(cause::WQE_OPCODE)),
         1 if m.inline_data.is_none() => (m.length, m.bad) = (m.length.wrapping_add(1), Some(cause::WQE_LENGTH)),
         2 if m.inline_data.is_some() => (m.length, m.bad) = (m.blocks as u32 * 64 - 31, Some(cause::WQE_LENGTH)),
         3 if m.sges.len() == 2 && m.inline_data.is_none() => {
             m.sges.push((0, 0, 0));
-            m.blocks = 1;
+            (m.blocks, m.claims) = (1, 1);
             m.bad = Some(cause::WQE_FORMAT);
         }
-        4 if m.opcode == send_op::READ => {
+        4 => (m.claims, m.bad) = (0, Some(cause::WQE_FORMAT)),
+        5 if m.opcode == send_op::READ => {
             m.inline_data = Some(vec![]);
             m.bad = Some(cause::WQE_FORMAT);
         }
@@ -973,6 +981,7 @@ fn rate(active: usize, burst: usize) -> f64 {
                     let message = Message {
                         index: b.pairs[q].posted,
                         blocks: 1,
+                        claims: 1,
                         opcode: send_op::WRITE,
                         signaled: true,
                         solicited: false,

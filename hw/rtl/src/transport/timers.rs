@@ -8,8 +8,8 @@
 //! scanner first sees it, and begins anew when the oldest unacknowledged PSN or the `turn` changes. So its length is exact
 //! to one round of the scanner (1 us for 256 QPs at 250 MHz).
 //!
-//! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, or a READ
-//! response is under way. Its time is srtt + 4 rttvar + 1, at least 5 ticks, doubled at each firing without progress up to
+//! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, a READ
+//! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at least 5 ticks, doubled at each firing without progress up to
 //! the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before the first
 //! measurement it is [`FIRST`] ticks.
 
@@ -48,7 +48,7 @@ pub struct Wait {
     /// An RNR timer runs, of this code.
     pub rnr: Bit,
     pub rnr_code: Bits<5>,
-    /// A READ response is under way.
+    /// A READ response is under way, or a fault waits for its turn.
     pub reading: Bit,
     /// An error ended the QP: it waits for nothing.
     pub over: Bit,
