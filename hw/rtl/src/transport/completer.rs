@@ -592,6 +592,9 @@ impl Logic for Completer {
                         }
                         if timer && !now.rnr && now.fires != 15 {
                             new.fires = now.fires + 1;
+                        } else if !timer && said.kind != SAYS_FAULT && !new.fires.any() {
+                            // The next answer takes longer than a round trip: WQE and data are read again first.
+                            new.fires = 1.into();
                         }
                         new.rnr = false;
                         new.reading = false;

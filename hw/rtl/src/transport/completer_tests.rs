@@ -947,6 +947,16 @@ fn the_fast_timer_doubles_and_costs_no_retry() {
 }
 
 #[test]
+fn after_a_nak_the_fast_timer_waits_twice_as_long() {
+    let mut live = Live::new(|r| (0..4).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    (100..104).for_each(|psn| live.left(psn));
+    assert_eq!(backs(&live.run(2, &[nak(100, 0x60)])).len(), 1);
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(400, &[]))[0] - start;
+    assert!((2 * timers::FIRST - 4..2 * timers::FIRST + 8).contains(&first), "{first} ticks");
+}
+
+#[test]
 fn the_fast_timer_follows_the_round_trip() {
     let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
     for psn in 100..150 {

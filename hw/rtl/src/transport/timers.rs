@@ -9,8 +9,9 @@
 //! to one round of the scanner (1 us for 256 QPs at 250 MHz).
 //!
 //! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, a READ
-//! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at least 5 ticks, doubled at each firing without progress up to
-//! the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before the first
+//! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at
+//! least 5 ticks, doubled by a NAK (the data is read again before the next answer can come) and at each firing without
+//! progress, up to the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before the first
 //! measurement it is [`FIRST`] ticks.
 
 use crate::{
