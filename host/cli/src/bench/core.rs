@@ -103,7 +103,7 @@ impl Bench {
         self.mmsg("64 B Write, 64 QPs, every one signalled", 64, all, 30.0, Some(77.2))?;
         let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
         self.mmsg("64 B Read, one QP, 16 outstanding", 1, read(2048), 9.0, None)?;
-        self.mmsg("64 B Read, 16 QPs", 16, read(1024), 30.0, None)
+        self.mmsg("64 B Read, 16 QPs", 16, read(4096), 30.0, None)
     }
 
     fn latency(&mut self) -> Result<()> {
