@@ -5,7 +5,7 @@
 //! intake   go, row              row: write
 //! service  pick, row  resource  row: ACK leaves  where it is   segment   next segment of the same READ
 //! ```
-//! An intake takes 3 cycles, an ACK 4, the first frame of a READ 5 and each further one of the same turn (4 KiB) 1.
+//! An intake takes 3 cycles, 2 if another QP's work follows, an ACK 4, the first frame of a READ 5 and each further one of the same turn (4 KiB) 1.
 //! Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
 //!
 //! Per QP: the READ resources [head, head + count) still to be answered, the next response PSN, and one ACK or NAK, the
@@ -302,8 +302,13 @@ impl<const N: usize> Logic for Respond<N> {
         let their_turn = can_serve && self.intakes.q.val() >= 4;
         let take_row = idle && self.table.valid.val();
         let take_fault = idle && !self.table.valid.val() && self.fault.valid.val() && !self.error_valid.q.val();
-        let take_go = idle && !self.table.valid.val() && !self.fault.valid.val() && go_ready && !their_turn;
-        let serve = idle && !self.table.valid.val() && !self.fault.valid.val() && can_serve && !take_go;
+        // The rows of another QP may be read in the last cycle of an intake already.
+        let calm = !self.table.valid.val() && !self.fault.valid.val();
+        let ends_intake = state == State::Take;
+        let may_go = calm && (idle || ends_intake && go.qpn != qp);
+        let may_serve = calm && (idle || ends_intake && self.scan.pick.data.val() != qp);
+        let take_go = may_go && go_ready && !their_turn;
+        let serve = may_serve && can_serve && !take_go;
         self.table.ready.next = idle;
         self.fault.ready.next = take_fault;
         self.go.ready.next = take_go;
@@ -330,7 +335,7 @@ impl<const N: usize> Logic for Respond<N> {
         self.view_addr.next = who;
         self.res_re.next = state == State::Resource;
         self.res_addr.next = cat!(24; qp.cast::<20>(), head);
-        if idle {
+        if idle || take_go || serve {
             self.qp.d.next = who;
             self.is_fault.d.next = take_fault;
             self.item.d.next = go;
@@ -433,7 +438,13 @@ impl<const N: usize> Logic for Respond<N> {
                     self.error_q.d.next =
                         QpError { qpn: qp, generation: view.generation, cause: self.item_cause.q.val(), event: true };
                 }
-                self.state.d.next = State::Idle;
+                self.state.d.next = if take_go {
+                    State::TakeWait
+                } else if serve {
+                    State::Resource
+                } else {
+                    State::Idle
+                };
             }
             State::Resource => {
                 self.state.d.next = State::Row;
