@@ -222,8 +222,8 @@ impl Bench {
             let mut pairs = [bed.connect(&Connect::default())?];
             let (cycles, wall) = (bed.cycle(), Instant::now());
             run(&bed, &mut pairs, &buffers, &load)?;
-            let nics = 2.0;
-            let value = nics * (bed.cycle() - cycles) as f64 / wall.elapsed().as_secs_f64() / 1e3;
+            // Two NICs, each on a thread of its own: this is the speed of one on one core.
+            let value = (bed.cycle() - cycles) as f64 / wall.elapsed().as_secs_f64() / 1e3;
             self.figures.push(Figure::at_least(name, value, "kcycles/s", 100.0, None));
         }
         Ok(())
