@@ -109,7 +109,7 @@ impl Bench {
     fn latency(&mut self) -> Result<()> {
         for (name, direct, bar, limit) in [
             ("64 B Write one way, fetched WQE", false, 2.0, 1.7),
-            ("64 B Write one way, direct WQE with inline data", true, 1.0, 0.6),
+            ("32 B Write one way, direct WQE with inline data", true, 1.0, 0.6),
         ] {
             if !self.wants(name) {
                 continue;
@@ -186,7 +186,7 @@ impl Bench {
     }
 
     fn control(&mut self) -> Result<()> {
-        let name = "256 QPs from create to RTS";
+        let name = "256 QPs from create to RTS, scaled from 252";
         if self.wants(name) {
             let bed = Testbed::new(&self.setup)?;
             let free = bed.hosts[0].device.limits().qps as usize - 2;
