@@ -1,8 +1,8 @@
 //! `#[hdl_fn]`: `fn f` is the model, `f::hdl(..)` of a type of the same name builds the hardware, and one `use` imports
 //! both.
 use crate::common::*;
+use crate::hardware::Hardware;
 use crate::sim::Sim;
-use crate::statement::Hardware;
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{visit_mut::VisitMut, *};

@@ -1,7 +1,7 @@
 //! `#[kernel]`: the model and the hardware of a block.
 use crate::common::*;
+use crate::hardware::Hardware;
 use crate::sim::Sim;
-use crate::statement::Hardware;
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{visit_mut::VisitMut, *};

@@ -3,6 +3,7 @@
 //! Everything that has no hardware meaning is a compile error at its own place.
 mod common;
 mod function;
+mod hardware;
 mod kernel;
 mod pattern;
 mod place;

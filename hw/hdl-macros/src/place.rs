@@ -2,7 +2,7 @@
 //! (`a$0$b`) and, for its type, by a reference to the field. With a run-time index there are several signals:
 //! `hdl::rt::read_at` and `write_at` call a closure for each element.
 use crate::common::*;
-use crate::statement::Hardware;
+use crate::hardware::Hardware;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
 use syn::*;

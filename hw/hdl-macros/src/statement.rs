@@ -1,22 +1,15 @@
 //! The hardware twin of statements: Rust code that, run once, builds the circuit. `let`s become named values, `if` and
 //! `match` on hardware values build all their branches, loops run.
 use crate::common::*;
+use crate::hardware::Hardware;
 use crate::pattern::{Pattern, pattern};
 use crate::place::{Place, field_of};
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use std::collections::HashMap;
 use syn::{spanned::Spanned, *};
 
 const NO_JUMPS: &str = "`return`, `break` and `continue` do not exist in hardware: all paths are built; use `if`";
 
-#[derive(Default)]
-pub struct Hardware {
-    /// How many expressions we are inside of; there, signals are not assigned.
-    depth: usize,
-    /// Depth at which each `let mut` was declared.
-    vars: HashMap<String, usize>,
-}
 impl Hardware {
     pub fn block(&mut self, b: &Block) -> R<TokenStream> {
         let saved = self.vars.clone();

@@ -1,8 +1,9 @@
 //! The hardware twin of expressions: the same expression over `Ex<T>`, with calls of `hdl::rt` where Rust's own operators
 //! or control flow cannot be overloaded.
 use crate::common::*;
+use crate::hardware::Hardware;
 use crate::place::{Place, field_of};
-use crate::statement::{Hardware, no_jumps};
+use crate::statement::no_jumps;
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{

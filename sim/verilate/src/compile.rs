@@ -5,7 +5,7 @@
 //! are safe. Old entries are never removed here; `cargo clean` removes them.
 
 use crate::{
-    Error, Options, PortInfo, paths,
+    Error, Options, PortInfo, paths, process,
     tool::{self, Verilator},
 };
 use sha2::{Digest, Sha256};
@@ -148,7 +148,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn run(&self, step: &'static str, command: &mut Command) -> Result<(), Error> {
         let dir = format!("{}.failed", self.dir.with_extension("").display());
-        let said = tool::run(command);
+        let said = process::run(command);
         said.map(drop).map_err(|output| Error::Build { step, name: self.name.into(), dir, output })
     }
 
@@ -265,7 +265,7 @@ fn has_word(text: &str, word: &str) -> bool {
 
 fn has_fst_headers() -> bool {
     let args = ["-fsyntax-only", "-include", "lz4.h", "-include", "zlib.h", "-x", "c++", "/dev/null"];
-    tool::run(Command::new("g++").args(args)).is_ok()
+    process::run(Command::new("g++").args(args)).is_ok()
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {

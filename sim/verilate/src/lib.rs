@@ -34,6 +34,7 @@ pub mod bits;
 mod compile;
 mod model;
 mod paths;
+mod process;
 mod tool;
 
 pub use model::{Model, Pick, Port};

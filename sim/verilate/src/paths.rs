@@ -1,6 +1,6 @@
 //! Where the launcher keeps what it installs, and the files in there that tests and the simulated NIC want.
 
-use crate::{Error, tool};
+use crate::{Error, process};
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -36,7 +36,7 @@ pub fn picorv32_source() -> Result<PathBuf, Error> {
 pub fn firmware_image() -> Result<PathBuf, Error> {
     static IMAGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || {
-        let out = tool::run(Command::new("bash").arg(repository().join("firmware/build.sh")))?;
+        let out = process::run(Command::new("bash").arg(repository().join("firmware/build.sh")))?;
         Ok(PathBuf::from(out.trim()))
     };
     IMAGE.get_or_init(build).clone().map_err(|hint| Error::Missing { tool: "the firmware image", hint })

@@ -1,6 +1,6 @@
-//! Finds Verilator and the C++ compiler, and runs them.
+//! Finds Verilator and the C++ compiler.
 
-use crate::{Error, paths};
+use crate::{Error, paths, process::run};
 use std::{path::PathBuf, process::Command, sync::OnceLock};
 
 /// The Verilator in use.
@@ -59,11 +59,4 @@ pub(crate) fn compiler_version() -> Result<&'static str, Error> {
         tool: "g++",
         hint: "type `apt-get install g++` as root, or `./ferroce setup`".into(),
     })
-}
-
-/// Runs to the end and gives what the command printed; the error is everything it said.
-pub(crate) fn run(command: &mut Command) -> Result<String, String> {
-    let out = command.output().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
-    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    if out.status.success() { Ok(text.into_owned()) } else { Err(format!("{text}{errors}")) }
 }

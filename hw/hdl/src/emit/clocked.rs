@@ -2,7 +2,7 @@
 //! copied to `d` and back in every cycle, which for wide ones is most of a simulation's time. So the statements that
 //! assign `d` pins are taken out of their group into an `always_ff` that assigns `q` where the kernel assigns `d`, and
 //! the hold goes without saying. What both parts need (conditions, variables) is in both.
-use super::plan::{Access, access};
+use super::access::{Access, access};
 use super::scope::Scope;
 use crate::ir::*;
 use std::collections::{BTreeMap, BTreeSet};

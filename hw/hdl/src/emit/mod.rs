@@ -1,5 +1,6 @@
 //! From a tree of blocks to SystemVerilog: one module per distinct block, named after the Rust type, leaves first. The
 //! same design always gives the same text.
+mod access;
 mod check;
 mod clocked;
 mod expr;

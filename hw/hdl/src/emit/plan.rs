@@ -7,6 +7,7 @@
 //! - everything else sees only final values, and order no longer matters.
 //!
 //! Assignments of registers go on into clocked processes (see `clocked`).
+use super::access::{Access, access};
 use super::clocked;
 use super::scope::{Register, Role, Scope};
 use crate::ir::*;
@@ -33,30 +34,6 @@ pub struct Plan {
     pub clocked: BTreeSet<String>,
     /// `let`s inside branches that only give another name to something that never changes.
     pub alias: BTreeMap<VarId, Id>,
-}
-
-/// What a statement, with everything inside it, reads and writes.
-pub struct Access {
-    pub reads: BTreeSet<Base>,
-    pub writes: BTreeSet<Base>,
-}
-pub fn access(k: &Kernel, s: &Stmt) -> Access {
-    let mut a = Access { reads: BTreeSet::new(), writes: BTreeSet::new() };
-    s.visit(&mut |s| {
-        for id in s.reads() {
-            k.visit(id, &mut |e| match &e.op {
-                Op::Signal(n) => _ = a.reads.insert(Base::Signal(n.clone())),
-                Op::Var(v) => _ = a.reads.insert(Base::Var(*v)),
-                _ => {}
-            })
-        }
-        match &s.kind {
-            Kind::Set(b, ..) => _ = a.writes.insert(b.clone()),
-            Kind::Declare(v, _) => _ = a.writes.insert(Base::Var(*v)),
-            _ => {}
-        }
-    });
-    a
 }
 
 pub fn plan(k: &Kernel, scope: &Scope) -> Plan {
