@@ -5,6 +5,7 @@ use crate::command::{Answer, Command, CommandRing};
 use crate::config::{self, Identity};
 use crate::function::{Error, PciFunction, Result};
 use crate::memory::BusSpace;
+use crate::posted::Posted;
 use crate::reg;
 use crate::registers::Registers;
 use abi::cmd::{answer, head, op, set_gid, set_port};
@@ -76,7 +77,7 @@ pub(crate) struct Inner {
     pub(crate) owner: u16,
     pub(crate) limits: Limits,
     /// Queue pairs by number, for the completion queues that count their sends off.
-    pub(crate) qps: Mutex<Vec<Option<Arc<crate::qp::Shared>>>>,
+    pub(crate) qps: Mutex<Vec<Option<Arc<Posted>>>>,
 }
 
 impl Device {

@@ -26,6 +26,7 @@ pub mod function;
 mod memory;
 mod mr;
 mod post;
+mod posted;
 pub mod qp;
 pub mod registers;
 

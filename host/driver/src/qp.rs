@@ -9,13 +9,13 @@ use crate::device::{Device, ip_words, mac_word};
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::mr::{Access, Pd, Sge};
+use crate::posted::{Posted, Slots};
 use abi::cmd::{attr, create_qp, head, modify_qp, op};
 use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// State of a QP, as a type.
 pub trait State {}
@@ -94,58 +94,6 @@ impl Default for SendOptions {
     }
 }
 
-/// A work request in a ring, by the index of its first block.
-#[derive(Default)]
-struct Slot {
-    wr_id: AtomicU64,
-    blocks: AtomicU16,
-}
-
-/// The work requests of a ring: those from consumer to producer are posted and not complete.
-pub(crate) struct Slots {
-    slots: Box<[Slot]>,
-    producer: AtomicU16,
-    consumer: AtomicU16,
-}
-
-impl Slots {
-    fn new(log2: u32) -> Self {
-        let slots = (0..1usize << log2).map(|_| Slot::default()).collect();
-        Slots { slots, producer: AtomicU16::new(0), consumer: AtomicU16::new(0) }
-    }
-
-    fn slot(&self, index: u16) -> &Slot {
-        &self.slots[usize::from(index) & (self.slots.len() - 1)]
-    }
-
-    /// Notes a work request at the producer index.
-    fn post(&self, wr_id: u64, blocks: u16) {
-        let at = self.producer.load(Ordering::Relaxed);
-        self.slot(at).wr_id.store(wr_id, Ordering::Relaxed);
-        self.slot(at).blocks.store(blocks, Ordering::Relaxed);
-        self.producer.store(at.wrapping_add(blocks), Ordering::Release);
-    }
-
-    /// The work request at `index` is complete, and all before it; returns its number.
-    pub(crate) fn complete(&self, index: u16) -> u64 {
-        let slot = self.slot(index);
-        self.consumer.store(index.wrapping_add(slot.blocks.load(Ordering::Relaxed)), Ordering::Release);
-        slot.wr_id.load(Ordering::Relaxed)
-    }
-
-    /// Completes the oldest that is posted, if there is one.
-    pub(crate) fn flush(&self) -> Option<u64> {
-        let oldest = self.consumer.load(Ordering::Relaxed);
-        (oldest != self.producer.load(Ordering::Acquire)).then(|| self.complete(oldest))
-    }
-}
-
-/// What completion queues need of a QP.
-pub(crate) struct Shared {
-    pub(crate) send: Slots,
-    pub(crate) recv: Slots,
-}
-
 /// One of the two rings of a QP, from the producer's side.
 pub(crate) struct Ring {
     memory: RingMemory,
@@ -182,7 +130,7 @@ pub(crate) struct Body {
     pub(crate) qpn: u32,
     pub(crate) send: Ring,
     pub(crate) recv: Ring,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Posted>,
     pub(crate) direct: Vec<Doorbell>,
     _pd: Pd,
     /// Of the sends, and of the receives.
@@ -238,7 +186,7 @@ impl Pd {
             .with(create_qp::SQ_BASE, send.iova())
             .with(create_qp::RQ_BASE, recv.iova());
         let (qpn, _) = device.create(&c)?;
-        let shared = Arc::new(Shared { send: Slots::new(sq), recv: Slots::new(rq) });
+        let shared = Arc::new(Posted { send: Slots::new(sq), recv: Slots::new(rq) });
         device.0.qps.lock().unwrap_or_else(|e| e.into_inner())[qpn as usize] = Some(shared.clone());
         let ring = |memory, log2, at| Ring { memory, log2, producer: 0, doorbell: device.doorbell(at), qpn };
         Ok(Qp {
@@ -363,7 +311,7 @@ impl<S: CanReceive> Qp<S> {
         if sges.len() > MAX_SGE {
             return Err(Error::new(format!("{} SGEs in a receive", sges.len())).hint(format!("at most {MAX_SGE}")));
         }
-        if body.recv.free(body.shared.recv.consumer.load(Ordering::Acquire)) == 0 {
+        if body.recv.free(body.shared.recv.consumer()) == 0 {
             return Err(Error::new("the receive queue is full").hint("poll the completion queue first"));
         }
         let mut block = [0; WQE_BLOCK];
@@ -380,7 +328,7 @@ impl<S: CanReceive> Qp<S> {
 impl Body {
     /// Blocks that can be posted to the send queue.
     pub(crate) fn send_room(&self) -> u32 {
-        self.send.free(self.shared.send.consumer.load(Ordering::Acquire))
+        self.send.free(self.shared.send.consumer())
     }
     /// Writes the blocks of a send to its ring and notes the caller's number.
     pub(crate) fn push_send(&mut self, wr_id: u64, blocks: &[[u8; WQE_BLOCK]]) {

@@ -1,0 +1,62 @@
+//! Work requests that are posted and not complete: what a QP writes and its completion queues read.
+//!
+//! A QP's owner is the only one who posts; whoever polls its completion queue is the only one who completes.
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+/// A work request in a ring, by the index of its first block.
+#[derive(Default)]
+struct Slot {
+    wr_id: AtomicU64,
+    blocks: AtomicU16,
+}
+
+/// The work requests of a ring: those from consumer to producer are posted and not complete.
+pub(crate) struct Slots {
+    slots: Box<[Slot]>,
+    producer: AtomicU16,
+    consumer: AtomicU16,
+}
+
+impl Slots {
+    pub(crate) fn new(log2: u32) -> Self {
+        let slots = (0..1usize << log2).map(|_| Slot::default()).collect();
+        Slots { slots, producer: AtomicU16::new(0), consumer: AtomicU16::new(0) }
+    }
+
+    fn slot(&self, index: u16) -> &Slot {
+        &self.slots[usize::from(index) & (self.slots.len() - 1)]
+    }
+
+    /// Notes a work request at the producer index.
+    pub(crate) fn post(&self, wr_id: u64, blocks: u16) {
+        let at = self.producer.load(Ordering::Relaxed);
+        self.slot(at).wr_id.store(wr_id, Ordering::Relaxed);
+        self.slot(at).blocks.store(blocks, Ordering::Relaxed);
+        self.producer.store(at.wrapping_add(blocks), Ordering::Release);
+    }
+
+    /// Index up to which all is complete.
+    pub(crate) fn consumer(&self) -> u16 {
+        self.consumer.load(Ordering::Acquire)
+    }
+
+    /// The work request at `index` is complete, and all before it; returns its number.
+    pub(crate) fn complete(&self, index: u16) -> u64 {
+        let slot = self.slot(index);
+        self.consumer.store(index.wrapping_add(slot.blocks.load(Ordering::Relaxed)), Ordering::Release);
+        slot.wr_id.load(Ordering::Relaxed)
+    }
+
+    /// Completes the oldest that is posted, if there is one.
+    pub(crate) fn flush(&self) -> Option<u64> {
+        let oldest = self.consumer.load(Ordering::Relaxed);
+        (oldest != self.producer.load(Ordering::Acquire)).then(|| self.complete(oldest))
+    }
+}
+
+/// What completion queues need of a QP.
+pub(crate) struct Posted {
+    pub(crate) send: Slots,
+    pub(crate) recv: Slots,
+}
