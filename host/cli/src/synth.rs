@@ -45,6 +45,12 @@ impl Target {
             Target::Ecp5 => 64,
         }
     }
+    fn qps(self) -> usize {
+        match self {
+            Target::Xcup => 256,
+            Target::Ecp5 => 32,
+        }
+    }
     fn synth(self) -> &'static str {
         match self {
             Target::Xcup => "synth_xilinx -family xcup -noiopad -noclkbuf -top top",
@@ -53,8 +59,8 @@ impl Target {
     }
     fn name(self) -> &'static str {
         match self {
-            Target::Xcup => "UltraScale+, 512 bit",
-            Target::Ecp5 => "ECP5, 64 bit",
+            Target::Xcup => "UltraScale+, 512 bit, 256 QPs",
+            Target::Ecp5 => "ECP5, 64 bit, 32 QPs",
         }
     }
 }
@@ -92,7 +98,7 @@ fn yosys() -> Result<&'static str> {
 fn synthesise(target: Target) -> Result<()> {
     let dir = PathBuf::from(format!("target/synth/core{}", target.width()));
     std::fs::create_dir_all(&dir)?;
-    let mut verilog = testbed::core_verilog(target.width())?;
+    let mut verilog = testbed::core_verilog(target.width(), target.qps())?;
     if target == Target::Ecp5 {
         // It has one kind of block RAM only.
         verilog = verilog.replace(", ram_style = \"ultra\"", "");

@@ -18,7 +18,11 @@ use crate::memory::{
 };
 use crate::msg::*;
 use crate::queue::{
-    completion::CompletionQueue, doorbell::Doorbell, event::EventQueue, scheduler::Scheduler, work_queue::WorkQueue,
+    completion::CompletionQueue,
+    doorbell::Doorbell,
+    event::{EventQueue, MAX_EQS},
+    scheduler::Scheduler,
+    work_queue::WorkQueue,
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, Sink, Source, Table, TableMaster};
 use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder};
@@ -26,30 +30,30 @@ use crate::wire::{ingress::Ingress, transmit::Transmit};
 use abi::table::id;
 use hdl::prelude::*;
 
-/// QPs of the core.
-pub const QPS: usize = 256;
 /// Log2 of the MTT's rows of two frames: 262,144 frames.
 pub const MTT_ROWS_LOG2: usize = 17;
 
-/// Sizes of a core.
+/// Sizes of a core, beside its width and its number of QPs, which are parameters of the type.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreConfig {
     /// Completion queues, a power of two.
     pub cqs: usize,
     /// Event queues, a power of two.
     pub eqs: usize,
-    /// Memory keys.
+    /// Memory keys, a power of two.
     pub keys: usize,
     /// Receive buffer in bytes, a power of two.
     pub rx_buffer: usize,
     /// Transmit ring in bytes, a power of two.
     pub tx_buffer: usize,
-    /// Frames in the transmit ring at one time.
+    /// Frames in the transmit ring at one time, a power of two.
     pub tx_slots: usize,
     /// DMA reads in flight.
     pub reads: usize,
-    /// Doorbell pages.
+    /// Doorbell pages, a power of two.
     pub pages: usize,
+    /// Clock in MHz, which timers count by.
+    pub mhz: usize,
 }
 
 impl Default for CoreConfig {
@@ -63,7 +67,49 @@ impl Default for CoreConfig {
             tx_slots: 128,
             reads: 128,
             pages: 4096,
+            mhz: 250,
         }
+    }
+}
+
+impl CoreConfig {
+    /// For an FPGA without UltraRAM, with 32 QPs at 64 bits.
+    pub fn small() -> Self {
+        CoreConfig {
+            cqs: 64,
+            eqs: 8,
+            keys: 256,
+            rx_buffer: 32 << 10,
+            tx_buffer: 16 << 10,
+            tx_slots: 32,
+            reads: 32,
+            pages: 32,
+            mhz: 125,
+        }
+    }
+
+    /// Says what is wrong with these sizes for a core of `width` bits and `qps` QPs.
+    pub fn check(&self, width: usize, qps: usize) -> Result<(), String> {
+        let power = |what: &str, n: usize, least: usize, most: usize| {
+            let good = n.is_power_of_two() && (least..=most).contains(&n);
+            if good { Ok(()) } else { Err(format!("{what}: {n}, not a power of two from {least} to {most}")) }
+        };
+        power("datapath width in bits", width, 64, 512)?;
+        power("queue pairs", qps, 32, 4096)?;
+        power("completion queues (cqs)", self.cqs, 1, 4096)?;
+        power("event queues (eqs)", self.eqs, 1, MAX_EQS)?;
+        power("memory keys (keys)", self.keys, 1, 1 << 23)?;
+        // Two of the largest frames, so that one can come in or be read while the other leaves.
+        power("receive buffer in bytes (rx_buffer)", self.rx_buffer, 16 << 10, 1 << 20)?;
+        power("transmit ring in bytes (tx_buffer)", self.tx_buffer, 16 << 10, (width / 8) << 13)?;
+        power("frames in the transmit ring (tx_slots)", self.tx_slots, 4, 1 << 14)?;
+        power("doorbell pages (pages)", self.pages, 1, 4096)?;
+        let range = |what: &str, n: usize, least: usize, most: usize| {
+            let good = (least..=most).contains(&n);
+            if good { Ok(()) } else { Err(format!("{what}: {n}, not from {least} to {most}")) }
+        };
+        range("DMA reads in flight (reads)", self.reads, 1, 128)?;
+        range("clock in MHz (mhz)", self.mhz, 10, 1000)
     }
 }
 
@@ -75,9 +121,9 @@ mod writer {
     pub const CONTROL: usize = 3;
 }
 
-/// The core. See the module.
+/// The core of W bits and N QPs. See the module.
 #[derive(LogicBlock)]
-pub struct Core<const W: usize> {
+pub struct Core<const W: usize, const N: usize> {
     pub clock: Signal<In, Clock>,
     /// Power-up reset.
     pub rst: Signal<In, Bit>,
@@ -124,14 +170,14 @@ pub struct Core<const W: usize> {
     completer: Completer,
     landing: Landing,
     commit: Commit,
-    respond: Respond<QPS>,
-    scheduler: Scheduler<QPS>,
-    requester: Requester<QPS>,
+    respond: Respond<N>,
+    scheduler: Scheduler<N>,
+    requester: Requester<N>,
     segments: Arbiter<TxSeg, 2>,
     transmit: Transmit<W>,
     doorbell: Doorbell,
-    send_queue: WorkQueue<W, QPS>,
-    recv_queue: WorkQueue<W, QPS>,
+    send_queue: WorkQueue<W, N>,
+    recv_queue: WorkQueue<W, N>,
     completion: CompletionQueue,
     event: EventQueue,
     qp_states: QpStates,
@@ -152,15 +198,16 @@ pub struct Core<const W: usize> {
     reads_back: Reg<Bits<16>>,
 }
 
-impl<const W: usize> Core<W> {
-    /// A core of these sizes.
+impl<const W: usize, const N: usize> Core<W, N> {
+    /// A core of these sizes. Panics where [`CoreConfig::check`] complains.
     pub fn new(c: &CoreConfig) -> Self {
+        c.check(W, N).unwrap_or_else(|e| panic!("a core cannot have these sizes: {e}"));
         let log2 = |n: usize| n.ilog2();
         let identity = Identity {
             build_hash: 0,
             width: W as u32,
-            mhz: if W == 64 { 125 } else { 250 },
-            limits: log2(QPS) | log2(c.cqs) << 8 | log2(c.keys) << 16 | log2(c.eqs) << 24,
+            mhz: c.mhz as u32,
+            limits: log2(N) | log2(c.cqs) << 8 | log2(c.keys) << 16 | log2(c.eqs) << 24,
             limits2: (MTT_ROWS_LOG2 as u32 + 1) | log2(c.pages) << 8 | 7 << 16 | 4 << 24,
         };
         Core {
@@ -190,30 +237,30 @@ impl<const W: usize> Core<W> {
             ingress: Ingress::new(c.rx_buffer),
             rx_buffer: ByteRam::new(c.rx_buffer, "block"),
             dispatch: Default::default(),
-            responder: Responder::new(QPS),
-            completer: Completer::new(QPS, 256),
+            responder: Responder::new(N),
+            completer: Completer::new(N, c.mhz * 1024 / 1000),
             landing: Default::default(),
             commit: Default::default(),
             respond: Default::default(),
             scheduler: Default::default(),
             requester: Requester::new(),
             segments: Default::default(),
-            transmit: Transmit::new(QPS, c.tx_buffer, c.tx_slots),
-            doorbell: Doorbell::new(QPS, c.cqs, c.eqs),
+            transmit: Transmit::new(N, c.tx_buffer, c.tx_slots),
+            doorbell: Doorbell::new(N, c.cqs, c.eqs),
             send_queue: WorkQueue::new(id::QP_SEND, 32),
             recv_queue: WorkQueue::new(id::QP_RECV, 8),
             completion: CompletionQueue::new(c.cqs),
-            event: EventQueue::new(c.eqs, QPS.max(c.cqs)),
-            qp_states: QpStates::new(QPS),
+            event: EventQueue::new(c.eqs, N.max(c.cqs)),
+            qp_states: QpStates::new(N),
             mmu: Mmu::new(c.keys),
             dma_read: DmaReader::new(c.reads),
             dma_write: Default::default(),
             writes: Default::default(),
             control: ControlPlane::new(identity),
-            records: Table::new(QPS * 128, "ultra"),
-            landings: Table::new(QPS * 16, "ultra"),
-            sent: Table::new(QPS, ""),
-            resources: Table::new(QPS * 16, "block"),
+            records: Table::new(N * 128, "ultra"),
+            landings: Table::new(N * 16, "ultra"),
+            sent: Table::new(N, ""),
+            resources: Table::new(N * 16, "block"),
             packets_in: Default::default(),
             packets_out: Default::default(),
             reads_out: Default::default(),
@@ -222,7 +269,7 @@ impl<const W: usize> Core<W> {
     }
 }
 
-impl<const W: usize> Logic for Core<W> {
+impl<const W: usize, const N: usize> Logic for Core<W, N> {
     #[kernel]
     fn update(&mut self) {
         comment!("clock and reset");
@@ -525,5 +572,36 @@ impl<const W: usize> Logic for Core<W> {
         self.trace_response.next = through.op.response;
         self.trace_cause.next = through.cause;
         self.trace_reset.next = rst;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_cannot_be_are_named() {
+        let all = CoreConfig::default();
+        assert_eq!(all.check(512, 256), Ok(()));
+        assert_eq!(all.check(512, 4096), Ok(()));
+        assert_eq!(CoreConfig::small().check(64, 32), Ok(()));
+        for (config, width, qps, name) in [
+            (all, 96, 256, "width"),
+            (all, 512, 48, "queue pairs"),
+            (all, 512, 16, "queue pairs"),
+            (all, 512, 8192, "queue pairs"),
+            (CoreConfig { cqs: 100, ..all }, 512, 256, "cqs"),
+            (CoreConfig { eqs: 128, ..all }, 512, 256, "eqs"),
+            (CoreConfig { keys: 0, ..all }, 512, 256, "keys"),
+            (CoreConfig { rx_buffer: 8 << 10, ..all }, 512, 256, "rx_buffer"),
+            (CoreConfig { tx_buffer: 1 << 20, ..all }, 64, 256, "tx_buffer"),
+            (CoreConfig { tx_slots: 96, ..all }, 512, 256, "tx_slots"),
+            (CoreConfig { reads: 129, ..all }, 512, 256, "reads"),
+            (CoreConfig { pages: 5000, ..all }, 512, 256, "pages"),
+            (CoreConfig { mhz: 0, ..all }, 512, 256, "mhz"),
+        ] {
+            let error = config.check(width, qps).unwrap_err();
+            assert!(error.contains(name), "{error}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Builds the NIC core for a datapath width.
+//! Builds the NIC core for a datapath width and a number of queue pairs.
 
 use hdl::prelude::Block;
 use rtl::core::{Core, CoreConfig};
@@ -16,40 +16,63 @@ pub enum SetupError {
     /// The firmware image cannot be read.
     #[error("cannot read the firmware image: {0}")]
     Image(#[from] std::io::Error),
-    /// No such width.
-    #[error("a datapath of {0} bits: 64, 128, 256 and 512 are possible")]
-    Width(usize),
+    /// No such core.
+    #[error(
+        "a core of {width} bits and {qps} queue pairs: 64 bits with 32 or 256, or 128, 256 or 512 bits with 256 are built here"
+    )]
+    Core {
+        /// Datapath width in bits.
+        width: usize,
+        /// Queue pairs.
+        qps: usize,
+    },
 }
 
-/// The core at `width` bits, built or taken from the cache. It stays the same for one text, one set of flags, one Verilator.
-pub fn core_model(width: usize) -> Result<Model, SetupError> {
-    let picorv32 = verilate::picorv32_source()?;
-    let options =
-        |name: &str| Options { name: Some(name.into()), sources: vec![picorv32.clone()], ..Options::default() };
-    let config = CoreConfig::default();
-    Ok(match width {
-        64 => Model::of(|| Core::<64>::new(&config), options("core64"))?,
-        128 => Model::of(|| Core::<128>::new(&config), options("core128"))?,
-        256 => Model::of(|| Core::<256>::new(&config), options("core256"))?,
-        512 => Model::of(|| Core::<512>::new(&config), options("core512"))?,
-        other => return Err(SetupError::Width(other)),
+/// What to do with the type of a core.
+trait Visit {
+    type Output;
+    fn visit<const W: usize, const N: usize>(self, config: CoreConfig) -> Self::Output;
+}
+
+/// The cores that are built here: each is a type of its own.
+fn with_core<V: Visit>(width: usize, qps: usize, v: V) -> Result<V::Output, SetupError> {
+    Ok(match (width, qps) {
+        (64, 32) => v.visit::<64, 32>(CoreConfig::small()),
+        (64, 256) => v.visit::<64, 256>(CoreConfig::default()),
+        (128, 256) => v.visit::<128, 256>(CoreConfig::default()),
+        (256, 256) => v.visit::<256, 256>(CoreConfig::default()),
+        (512, 256) => v.visit::<512, 256>(CoreConfig::default()),
+        (width, qps) => return Err(SetupError::Core { width, qps }),
     })
 }
 
-/// The Verilog of the core at `width` bits, for synthesis. PicoRV32 is not in it.
-pub fn core_verilog(width: usize) -> Result<String, SetupError> {
-    fn text<const W: usize>() -> String {
-        verilate::on_big_stack(|| {
-            let mut core = Core::<W>::new(&CoreConfig::default());
-            core.connect_all();
-            hdl::emit(&core, "top")
-        })
+/// The core of `width` bits and `qps` queue pairs, built or taken from the cache. It stays the same for one text, one set of
+/// flags, one Verilator.
+pub fn core_model(width: usize, qps: usize) -> Result<Model, SetupError> {
+    struct Build(Options);
+    impl Visit for Build {
+        type Output = Result<Model, verilate::Error>;
+        fn visit<const W: usize, const N: usize>(self, config: CoreConfig) -> Self::Output {
+            Model::of(|| Core::<W, N>::new(&config), self.0)
+        }
     }
-    Ok(match width {
-        64 => text::<64>(),
-        128 => text::<128>(),
-        256 => text::<256>(),
-        512 => text::<512>(),
-        other => return Err(SetupError::Width(other)),
-    })
+    let name = Some(format!("core{width}x{qps}"));
+    let options = Options { name, sources: vec![verilate::picorv32_source()?], ..Options::default() };
+    Ok(with_core(width, qps, Build(options))??)
+}
+
+/// The Verilog of the core of `width` bits and `qps` queue pairs, for synthesis. PicoRV32 is not in it.
+pub fn core_verilog(width: usize, qps: usize) -> Result<String, SetupError> {
+    struct Emit;
+    impl Visit for Emit {
+        type Output = String;
+        fn visit<const W: usize, const N: usize>(self, config: CoreConfig) -> String {
+            verilate::on_big_stack(|| {
+                let mut core = Core::<W, N>::new(&config);
+                core.connect_all();
+                hdl::emit(&core, "top")
+            })
+        }
+    }
+    with_core(width, qps, Emit)
 }

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Setup {
     /// Datapath width in bits: 64, 128, 256 or 512.
     pub width: usize,
+    /// Queue pairs of the cores: 256, or 32 at 64 bits.
+    pub qps: usize,
     /// Options of both NICs.
     pub nic: NicOptions,
     /// Delay of the cable.
@@ -28,13 +30,19 @@ pub struct Setup {
 }
 
 impl Default for Setup {
-    /// 512 bits, 100G, 100 ns of cable.
+    /// 512 bits, 256 queue pairs, 100G, 100 ns of cable.
     fn default() -> Self {
-        Setup { width: 512, nic: NicOptions::default(), delay: 100 * NS, ip6: false, vlan: None }
+        Setup { width: 512, qps: 256, nic: NicOptions::default(), delay: 100 * NS, ip6: false, vlan: None }
     }
 }
 
 impl Setup {
+    /// The small core, as a low-cost FPGA has it: 64 bits, 32 queue pairs, 125 MHz.
+    pub fn small() -> Self {
+        let nic = NicOptions { clock: 8 * NS, ..NicOptions::default() };
+        Setup { width: 64, qps: 32, nic, ..Setup::default() }
+    }
+
     /// The same at another link rate in Gb/s.
     pub fn link(mut self, gbps: f64) -> Self {
         self.nic.link = LinkRate::gbps(gbps);
@@ -111,7 +119,7 @@ impl Default for Connect {
 impl Testbed {
     /// Builds the core if it is not in the cache, starts both NICs, loads the firmware and opens the drivers.
     pub fn new(setup: &Setup) -> std::result::Result<Testbed, SetupError> {
-        let model = core_model(setup.width)?;
+        let model = core_model(setup.width, setup.qps)?;
         let nics = (0..2).map(|i| {
             let seed = setup.nic.seed.wrapping_mul(2).wrapping_add(i);
             Nic::new(model.another(), NicOptions { seed, ..setup.nic.clone() })

@@ -14,6 +14,17 @@ use hdl::prelude::*;
 /// Groups of 64 bits in the largest vector.
 const GROUPS: usize = 64;
 
+/// Whether bit vectors can have `n` bits: 32, or a multiple of 64 up to 4,096.
+pub const fn is_size(n: usize) -> bool {
+    n == 32 || n.is_multiple_of(64) && n >= 64 && n <= 64 * GROUPS
+}
+
+/// Group `g` of 64 bits; a vector of 32 is its only group.
+#[hdl_fn]
+fn group_of<const N: usize>(bits: Bits<N>, g: usize) -> Bits<64> {
+    if N < 64 { bits.cast::<64>() } else { bits.get_bits::<64>(64 * g) }
+}
+
 /// Mask of bit `at`.
 #[hdl_fn]
 pub fn one_hot(at: Bits<6>) -> Bits<64> {
@@ -41,7 +52,7 @@ fn lowest(x: Bits<64>) -> Bits<64> {
     x & (!x + 1)
 }
 
-/// N bits in registers, N a multiple of 64. In one cycle a set wins over a clear of the same bit.
+/// N bits in registers, N as [`is_size`] says. In one cycle a set wins over a clear of the same bit.
 #[derive(LogicBlock, Default)]
 pub struct Flags<const N: usize> {
     pub clock: Signal<In, Clock>,
@@ -71,7 +82,7 @@ impl<const N: usize> Logic for Flags<N> {
             one_hot(self.set_at[0].val().get_bits::<6>(0))
         );
         self.bits.next = 0.into();
-        for g in 0..N / 64 {
+        for g in 0..N.div_ceil(64) {
             let old = self.group[g].q.val();
             let mut new = old;
             if self.drop.val() && self.drop_group.val() == g {
@@ -86,7 +97,11 @@ impl<const N: usize> Logic for Flags<N> {
                 }
             }
             self.group[g].d.next = new;
-            self.bits.next.set_bits::<64>(64 * g, old);
+            if N < 64 {
+                self.bits.next = old.cast::<N>();
+            } else {
+                self.bits.next.set_bits::<64>(64 * g, old);
+            }
         }
     }
 }
@@ -119,8 +134,8 @@ impl<const N: usize> Logic for Scan<N> {
         let bits = self.bits.val();
         let mut any: Bits<64> = 0.into();
         let mut word: Bits<64> = 0.into();
-        for g in 0..N / 64 {
-            let group = bits.get_bits::<64>(64 * g);
+        for g in 0..N.div_ceil(64) {
+            let group = group_of(bits, g);
             any = any.replace_bit(g, group.any());
             if self.look.q.val() == g {
                 word = group;

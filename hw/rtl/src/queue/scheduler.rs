@@ -13,7 +13,7 @@ use super::flags::Scan;
 use crate::{msg::Qp, stream::Source};
 use hdl::prelude::*;
 
-/// The scheduler of N QPs, N a multiple of 64.
+/// The scheduler of N QPs.
 #[derive(LogicBlock, Default)]
 pub struct Scheduler<const N: usize> {
     pub clock: Signal<In, Clock>,
@@ -41,8 +41,6 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
     use verilate::{Model, Options};
-
-    const N: usize = 256;
 
     fn bytes(set: &[bool]) -> Vec<u8> {
         set.chunks(8).map(|c| c.iter().enumerate().fold(0, |b, (i, s)| b | (*s as u8) << i)).collect()
@@ -72,7 +70,16 @@ mod tests {
     }
 
     #[test]
-    fn each_is_picked_once_a_round() {
+    fn each_of_256_is_picked_once_a_round() {
+        each_is_picked_once_a_round::<256>();
+    }
+
+    #[test]
+    fn each_of_32_is_picked_once_a_round() {
+        each_is_picked_once_a_round::<32>();
+    }
+
+    fn each_is_picked_once_a_round<const N: usize>() {
         let seed: u64 = rand::random();
         println!("seed {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -107,6 +114,7 @@ mod tests {
 
     #[test]
     fn a_new_qp_is_picked_at_once() {
+        const N: usize = 256;
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut m = Model::of(Scheduler::<N>::default, Options::default()).unwrap();
         m.reset();

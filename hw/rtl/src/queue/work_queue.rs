@@ -18,7 +18,7 @@
 //! A fetch starts only with a slot free, and its data has its place in the ring: nothing that comes in ever waits. Out,
 //! the block waits for `dma_read` and for the QP error intake, which do not wait for it.
 
-use super::flags::{Flags, Scan};
+use super::flags::{Flags, Scan, is_size};
 use crate::{
     msg::{DmaData, DmaRead, Qp, QpError, QpView, QueueIndex, QueueView, Ring},
     stream::{Fifo, FreshTable, Sink, Source, Table, TablePort},
@@ -225,7 +225,7 @@ pub struct WorkQueue<const W: usize, const N: usize> {
 impl<const W: usize, const N: usize> WorkQueue<W, N> {
     /// `table` is QP_SEND or QP_RECV; `blocks`, a power of two from 8 to 64, are kept on chip per queue.
     pub fn new(table: u8, blocks: usize) -> Self {
-        assert!(N.is_multiple_of(64) && (64..=4096).contains(&N) && [64, 128, 256, 512].contains(&W));
+        assert!(is_size(N) && [64, 128, 256, 512].contains(&W), "{N} queues over {W} bits");
         assert!(blocks.is_power_of_two() && (8..=64).contains(&blocks));
         WorkQueue {
             place: Table::new(N, ""),

@@ -33,7 +33,7 @@ use crate::{
     msg::{
         Acked, EpochMark, GoBack, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead, TxSeg,
     },
-    queue::flags::Flags,
+    queue::flags::{Flags, is_size},
     stream::{Sink, Source, Table, TablePort},
 };
 use abi::{
@@ -90,7 +90,7 @@ enum Work {
     Skip,
 }
 
-/// The requester of N QPs, N a multiple of 64.
+/// The requester of N QPs.
 #[derive(LogicBlock, Default)]
 pub struct Requester<const N: usize> {
     pub clock: Signal<In, Clock>,
@@ -196,7 +196,7 @@ pub struct Requester<const N: usize> {
 impl<const N: usize> Requester<N> {
     /// The requester of N QPs.
     pub fn new() -> Self {
-        assert!(N.is_multiple_of(64) && (64..=4096).contains(&N));
+        assert!(is_size(N), "{N} QPs");
         Requester {
             progress: Table::new(N, ""),
             attributes: Table::new(N, ""),

@@ -83,7 +83,7 @@ enum State {
     ReadRow,
 }
 
-/// See the module. N: QPs, a multiple of 64.
+/// See the module. N: QPs.
 #[derive(LogicBlock)]
 pub struct Respond<const N: usize> {
     pub clock: Signal<In, Clock>,
