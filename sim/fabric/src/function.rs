@@ -2,6 +2,7 @@
 //! register, and `relax` in the driver's wait loops, advance it.
 
 use crate::net::Fabric;
+use crate::together::advance;
 use driver::function::{BarInfo, DmaLimits, DmaMap, Error, Mapping, PciFunction, Result};
 use nic::{BarRequest, ConfigSpace};
 use std::fs::File;
@@ -97,12 +98,11 @@ impl PciFunction for SimFunction {
 
     fn bar_read(&self, bar: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
         Self::check(bar, offset, buf.len())?;
-        let mut fabric = self.lock();
-        fabric.nic(self.nic).bar(BarRequest { bar, offset: offset as u32, bytes: buf.len() as u8, write: None });
+        self.lock().nic(self.nic).bar(BarRequest { bar, offset: offset as u32, bytes: buf.len() as u8, write: None });
         for _ in 0..PATIENCE {
-            fabric.advance();
-            self.deliver(&mut fabric);
-            if let Some(v) = fabric.nic(self.nic).bar_answer() {
+            self.relax();
+            let answer = self.lock().nic(self.nic).bar_answer();
+            if let Some(v) = answer {
                 buf.copy_from_slice(&v.to_le_bytes()[..buf.len()]);
                 return Ok(());
             }
@@ -173,8 +173,7 @@ impl PciFunction for SimFunction {
     }
 
     fn relax(&self) {
-        let mut fabric = self.lock();
-        fabric.advance();
-        self.deliver(&mut fabric);
+        advance(&self.fabric);
+        self.deliver(&mut self.lock());
     }
 }

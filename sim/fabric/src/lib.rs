@@ -9,9 +9,11 @@ mod fault;
 mod function;
 mod net;
 mod packet;
+mod together;
 
 pub use capture::Capture;
 pub use fault::{Action, Fired, Match, Rule, Rules};
 pub use function::{Shared, SimFunction};
 pub use net::{Fabric, FrameTap, Link};
 pub use packet::Packet;
+pub use together::together;

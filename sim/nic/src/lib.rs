@@ -3,6 +3,7 @@
 //! For `fabric`, which joins NICs by links, and through it for the driver's in-process backend, tests and benchmarks. Time
 //! is counted in cycles of the core's clock; everything is a function of configuration and seed.
 
+mod axi;
 mod config;
 mod host;
 mod iommu;

@@ -1,5 +1,6 @@
 //! The clock loop of one NIC: core, host and MAC, cycle by cycle.
 
+use crate::axi::Checker;
 use crate::host::{BarRequest, Host};
 use crate::mac::{Frame, LinkRate, MacRx, MacTx};
 use crate::pcie::{Adversary, PcieProfile};
@@ -61,6 +62,7 @@ struct Ports {
     w_ready: Port,
     b_resp: Port,
     b_valid: Port,
+    b_ready: Port,
     rx_data: Port,
     rx_bytes: Port,
     rx_last: Port,
@@ -106,6 +108,7 @@ impl Ports {
             w_ready: m.port("axi_write.w_ready"),
             b_resp: m.port("axi_write.b_resp"),
             b_valid: m.port("axi_write.b_valid"),
+            b_ready: m.port("axi_write.b_ready"),
             rx_data: m.port("mac_rx.data"),
             rx_bytes: m.port("mac_rx.bytes"),
             rx_last: m.port("mac_rx.last"),
@@ -167,6 +170,7 @@ pub struct Nic {
     rx: MacRx,
     received: u64,
     verdicts: Verdicts,
+    axi: Checker,
 }
 
 impl Nic {
@@ -179,7 +183,8 @@ impl Nic {
         let host = Host::new(options.pcie.clone(), options.adversary, width, options.seed);
         let tx = MacTx::new(options.link);
         let (hold, rx) = (Hold::default(), MacRx::default());
-        Nic { model, ports, width, cycle: 0, host, hold, tx, rx, received: 0, verdicts, options }
+        let axi = Checker::new(width, options.pcie.max_read);
+        Nic { model, ports, width, cycle: 0, host, hold, tx, rx, received: 0, verdicts, axi, options }
     }
 
     /// Cycles since the start.
@@ -289,16 +294,27 @@ impl Nic {
         m.eval();
 
         // What it answers.
-        debug_assert!(beat.is_none() || m.bit(p.r_ready), "the core must always take read data");
-        if read_ready && m.bit(p.ar_valid) {
-            host.read(now, m.get(p.ar_addr), m.get(p.ar_len) + 1, m.get(p.ar_id) as u8);
+        let read = m.bit(p.ar_valid).then(|| (m.get(p.ar_addr), m.get(p.ar_len) + 1, m.get(p.ar_id) as u8));
+        let write = m.bit(p.aw_valid).then(|| (m.get(p.aw_addr), m.get(p.aw_len) + 1));
+        let data = m.bit(p.w_valid).then(|| (m.bytes(p.w_data).to_vec(), m.get(p.w_strb), m.bit(p.w_last)));
+        if let (Some((address, beats, id)), true) = (read, read_ready) {
+            host.read(now, address, beats, id);
         }
-        if aw_ready && m.bit(p.aw_valid) {
-            host.write_address(m.get(p.aw_addr), m.get(p.aw_len) + 1);
+        if let (Some((address, beats)), true) = (write, aw_ready) {
+            host.write_address(address, beats);
         }
-        if w_ready && m.bit(p.w_valid) {
-            host.write_data(now, m.bytes(p.w_data), m.get(p.w_strb), m.bit(p.w_last));
+        if let (Some((bytes, strobe, last)), true) = (&data, w_ready) {
+            host.write_data(now, bytes, *strobe, *last);
         }
+        if let Some(b) = &beat {
+            self.axi.read_data(b.id, b.last, m.bit(p.r_ready));
+        }
+        if response.is_some() {
+            self.axi.write_response(m.bit(p.b_ready));
+        }
+        self.axi.read_address(read, read_ready);
+        self.axi.write_address(write, aw_ready);
+        self.axi.write_data(data, w_ready);
         if tx_ready && m.bit(p.tx_valid) {
             let n = m.get(p.tx_bytes) as usize;
             self.tx.beat(now, &m.bytes(p.tx_data)[..n], m.bit(p.tx_last));

@@ -2,6 +2,8 @@
 
 use hdl::prelude::Block;
 use rtl::core::{Core, CoreConfig};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::sync::Mutex;
 use verilate::{Model, Options};
 
 /// Why a testbed could not be set up.
@@ -46,9 +48,18 @@ fn with_core<V: Visit>(width: usize, qps: usize, v: V) -> Result<V::Output, Setu
     })
 }
 
-/// The core of `width` bits and `qps` queue pairs, built or taken from the cache. It stays the same for one text, one set of
-/// flags, one Verilator.
+/// The core of `width` bits and `qps` queue pairs, built or taken from the cache, and emitted once in a process. It stays the same
+/// for one text, one set of flags, one Verilator.
 pub fn core_model(width: usize, qps: usize) -> Result<Model, SetupError> {
+    static CORES: Mutex<BTreeMap<(usize, usize), Model>> = Mutex::new(BTreeMap::new());
+    let mut cores = CORES.lock().unwrap_or_else(|e| e.into_inner());
+    Ok(match cores.entry((width, qps)) {
+        Entry::Occupied(e) => e.get().another(),
+        Entry::Vacant(e) => e.insert(build(width, qps)?).another(),
+    })
+}
+
+fn build(width: usize, qps: usize) -> Result<Model, SetupError> {
     struct Build(Options);
     impl Visit for Build {
         type Output = Result<Model, verilate::Error>;

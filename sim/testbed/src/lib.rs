@@ -128,20 +128,21 @@ impl Testbed {
         fabric.link(0, 1, setup.delay, setup.nic.seed);
         let fabric: Shared = Arc::new(Mutex::new(fabric));
         let firmware = std::fs::read(verilate::firmware_image()?)?;
-        let host = |i: u8| -> Result<Host> {
+        let host = &|i: usize| -> Result<Host> {
             let options = OpenOptions { firmware: Some(firmware.clone()), ..OpenOptions::default() };
-            let device = Device::open(Arc::new(SimFunction::new(fabric.clone(), i.into())), &options)?;
+            let device = Device::open(Arc::new(SimFunction::new(fabric.clone(), i)), &options)?;
+            let number = 1 + i as u8;
             let ip = match setup.ip6 {
-                false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + i)),
-                true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + u16::from(i))),
+                false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)),
+                true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into())),
             };
-            let gid = Gid { ip, mac: [2, 0, 0, 0, 0, 1 + i], vlan: setup.vlan };
+            let gid = Gid { ip, mac: [2, 0, 0, 0, 0, number], vlan: setup.vlan };
             device.set_port(gid.mac, false, false)?;
             device.set_gid(0, Some(gid))?;
             let (pd, eq) = (device.create_pd()?, device.create_eq(1024, 0, 0, 0)?);
             Ok(Host { device, pd, eq, gid })
         };
-        let hosts = [host(0)?, host(1)?];
+        let hosts = both(&fabric, [0, 1].map(|i| move || host(i)))?;
         Ok(Testbed { fabric, hosts })
     }
 
@@ -167,28 +168,49 @@ impl Testbed {
 
     /// Creates and connects a pair of QPs.
     pub fn connect(&self, c: &Connect) -> Result<Pair> {
-        let make = |h: &Host| -> Result<(Qp<Init>, Cq)> {
-            let cq = h.device.create_cq(c.cq_entries, &h.eq)?;
-            Ok((h.pd.create_qp(&cq, &cq, c.sizes)?.init(c.access)?, cq))
-        };
-        let [a, b] = &self.hosts;
-        let ((qa, ca), (qb, cb)) = (make(a)?, make(b)?);
-        let (na, nb) = (qa.qpn(), qb.qpn());
-        let end = |qp: Qp<Init>, cq, peer: &Host, qpn| -> Result<End> {
-            let path = Path {
-                qpn,
-                psn: c.psn,
-                ip: peer.gid.ip,
-                mac: peer.gid.mac,
-                mtu: c.mtu,
-                gid: 0,
-                traffic_class: 0,
-                source_port: 0xc000 | (qpn as u16 & 0x3fff),
-                max_dest_reads: 16,
-                min_rnr_timer: 1,
-            };
-            Ok(End { qp: qp.rtr(&path)?.rts(&SendOptions { psn: c.psn, ..c.send })?, cq })
-        };
-        Ok(Pair { a: end(qa, ca, b, nb)?, b: end(qb, cb, a, na)? })
+        Ok(self.connect_many(c, 1)?.remove(0))
     }
+
+    /// Creates and connects `count` pairs of QPs, on both hosts at the same time.
+    pub fn connect_many(&self, c: &Connect, count: usize) -> Result<Vec<Pair>> {
+        let make = |h: &Host| -> Result<Vec<(Qp<Init>, Cq)>> {
+            let one = |_| {
+                let cq = h.device.create_cq(c.cq_entries, &h.eq)?;
+                Ok((h.pd.create_qp(&cq, &cq, c.sizes)?.init(c.access)?, cq))
+            };
+            (0..count).map(one).collect()
+        };
+        let made = both(&self.fabric, self.hosts.each_ref().map(|h| || make(h)))?;
+        let qpns = made.each_ref().map(|ends| ends.iter().map(|(qp, _)| qp.qpn()).collect::<Vec<_>>());
+        let connect = &|made: Vec<(Qp<Init>, Cq)>, peer: Gid, qpns: &[u32]| -> Result<Vec<End>> {
+            let one = |((qp, cq), qpn): ((Qp<Init>, Cq), &u32)| {
+                let path = Path {
+                    qpn: *qpn,
+                    psn: c.psn,
+                    ip: peer.ip,
+                    mac: peer.mac,
+                    mtu: c.mtu,
+                    gid: 0,
+                    traffic_class: 0,
+                    source_port: 0xc000 | (*qpn as u16 & 0x3fff),
+                    max_dest_reads: 16,
+                    min_rnr_timer: 1,
+                };
+                Ok(End { qp: qp.rtr(&path)?.rts(&SendOptions { psn: c.psn, ..c.send })?, cq })
+            };
+            made.into_iter().zip(qpns).map(one).collect()
+        };
+        let ([a, b], [of_a, of_b]) = (made, &qpns);
+        let [gid_a, gid_b] = self.hosts.each_ref().map(|h| h.gid);
+        let ends = [(a, gid_b, of_b), (b, gid_a, of_a)].map(|(made, peer, qpns)| move || connect(made, peer, qpns));
+        let [a, b] = both(&self.fabric, ends)?;
+        Ok(a.into_iter().zip(b).map(|(a, b)| Pair { a, b }).collect())
+    }
+}
+
+/// What the programs of host 0 and host 1 make, side by side.
+fn both<T: Send>(fabric: &Shared, programs: [impl FnOnce() -> Result<T> + Send; 2]) -> Result<[T; 2]> {
+    let mut made = fabric::together(fabric, programs.into());
+    let (b, a) = (made.pop().expect("two programs"), made.pop().expect("two programs"));
+    Ok([a?, b?])
 }
