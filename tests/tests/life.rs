@@ -203,18 +203,91 @@ fn an_error_flushes_what_is_posted_in_order_and_once() {
     for i in 3..10 {
         assert_eq!(next(), (i, Some(wc::WR_FLUSH)));
     }
-    // What is posted to a QP in error is flushed too; so is the receive queue, once the driver knows that it is silent.
-    let mut batch = pair.a.qp.post();
-    batch.add(10, Operation::Send, Data::Inline(&[]), Flags::empty()).unwrap();
-    batch.ring();
-    assert_eq!(wait(&bed, &mut pair.a.cq, "posted late").wr_id, 10);
-    pass(&bed, 50);
-    assert!(pair.a.cq.poll().next().is_none());
-    pair.a.qp.fail().unwrap();
+    // The receive queue follows by itself; what is posted to a QP in error is flushed too.
     for i in 0..3 {
         let c = wait(&bed, &mut pair.a.cq, "receives");
         assert_eq!((c.wr_id, c.status.unwrap_err().status), (100 + i, wc::WR_FLUSH));
     }
+    let mut batch = pair.a.qp.post();
+    batch.add(10, Operation::Send, Data::Inline(&[]), Flags::empty()).unwrap();
+    batch.ring();
+    assert_eq!(wait(&bed, &mut pair.a.cq, "posted late").wr_id, 10);
+    pair.a.qp.post_recv(103, &[]).unwrap();
+    assert_eq!(wait(&bed, &mut pair.a.cq, "a receive posted late").wr_id, 103);
+    pass(&bed, 50);
     assert!(pair.a.cq.poll().next().is_none());
     assert_sound(&bed, "flush");
+}
+
+#[test]
+fn the_error_event_flushes_both_queues_behind_what_succeeded() {
+    for round in 0..verilate::scale(4) {
+        println!("round {round}");
+        let mut bed = Testbed::new(&Setup::default()).unwrap();
+        let load = Load::new(&bed);
+        let mut pair = bed.connect(&connect()).unwrap();
+        (0..3).for_each(|i| pair.b.qp.post_recv(100 + i, &[]).unwrap());
+        // Host 1 is busy in both queues when its peer names a key that does not exist: its QP fails without a WQE to tell it.
+        let mut batch = pair.b.qp.post();
+        for i in 0..DEPTH as u64 {
+            let write = Operation::Write(load.target[0].remote(0));
+            batch.add(i, write, Data::Sges(&[load.source[1].sge(0, LEN)]), Flags::SIGNALED).unwrap();
+        }
+        batch.ring();
+        pass(&bed, 10 + 7 * round);
+        let mut batch = pair.a.qp.post();
+        batch.add(0, Operation::SendImm([9; 4]), Data::Inline(&[]), Flags::SIGNALED).unwrap();
+        let bad = Operation::Write(driver::Remote { rkey: 0x3ff << 8, ..load.target[1].remote(0) });
+        batch.add(1, bad, Data::Inline(&[1; 8]), Flags::SIGNALED).unwrap();
+        batch.ring();
+        assert!(wait(&bed, &mut pair.a.cq, "before the bad WRITE").status.is_ok());
+        assert_eq!(wait(&bed, &mut pair.a.cq, "a bad WRITE").status.unwrap_err().status, wc::REM_ACCESS);
+        pass(&bed, 100);
+        let early: Vec<_> = pair.b.cq.poll().collect();
+        assert!(early.iter().all(|c| c.status.is_ok()), "the driver cannot know yet");
+        let event = bed.hosts[1].eq.poll().expect("an event");
+        assert_eq!((event.kind, event.number), (abi::queue::event::QP_ERROR, pair.b.qp.qpn()));
+        let mut queues = [vec![], vec![]];
+        for c in early.into_iter().chain(pair.b.cq.poll()) {
+            queues[usize::from(c.opcode >= abi::queue::recv_op::RECV)]
+                .push((c.wr_id, c.status.err().map(|e| e.status)));
+        }
+        for (queue, (first, count, sure)) in queues.iter().zip([(0, DEPTH, 0), (100, 3, 1)]) {
+            let numbers: Vec<_> = queue.iter().map(|c| c.0).collect();
+            assert_eq!(numbers, (first..first + count as u64).collect::<Vec<_>>(), "each once, in order");
+            let good = queue.iter().take_while(|c| c.1.is_none()).count();
+            assert!(good >= sure && queue[good..].iter().all(|c| c.1 == Some(wc::WR_FLUSH)), "{queue:?}");
+        }
+        pass(&bed, 200);
+        assert!(pair.b.cq.poll().next().is_none());
+        assert_sound(&bed, "the error event");
+    }
+}
+
+#[test]
+fn completions_of_a_destroyed_qp_are_not_those_of_its_successor() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let load = Load::new(&bed);
+    let host = &bed.hosts[0];
+    let mut pair = bed.connect(&connect()).unwrap();
+    let number = pair.a.qp.qpn();
+    let mut batch = pair.a.qp.post();
+    for i in 0..3 {
+        let write = Operation::Write(load.target[1].remote(0));
+        batch.add(7 + i, write, Data::Inline(&[1; 8]), Flags::SIGNALED).unwrap();
+    }
+    batch.ring();
+    pass(&bed, 200);
+    // One is taken, two are in the ring when the QP goes.
+    assert_eq!(wait(&bed, &mut pair.a.cq, "the first").wr_id, 7);
+    let Pair { a, b } = pair;
+    let mut cq = a.cq;
+    drop(a.qp);
+    let mut successors = vec![host.pd.create_qp(&cq, &cq, connect().sizes).unwrap()];
+    while successors.last().unwrap().qpn() != number {
+        successors.push(host.pd.create_qp(&cq, &cq, connect().sizes).unwrap());
+    }
+    assert!(cq.poll().next().is_none());
+    drop((successors, b));
+    assert_sound(&bed, "a successor");
 }

@@ -4,11 +4,15 @@ use crate::bar::Doorbell;
 use crate::device::Device;
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
+use crate::posted::Posted;
 use abi::cmd::{create_cq, create_eq, op};
-use abi::queue::{cq_db, cqe, doorbell, eq_db, eqe, recv_op, send_op};
+use abi::queue::{cq_db, cqe, doorbell, eq_db, eqe, event, recv_op, send_op};
 use abi::status::{cause, wc};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// QP number of entries whose QP is destroyed.
+const NOBODY: u64 = cqe::QPN.max();
 
 /// What became of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +99,12 @@ impl Device {
             device: self.clone(),
             number,
             ring,
+            log2,
+            consumer: AtomicU32::new(0),
             _eq: eq.handle.clone(),
-            failed: Mutex::default(),
-            any_failed: AtomicBool::new(false),
         });
         let doorbell = self.doorbell(doorbell::CQ);
-        Ok(Cq { handle, log2, consumer: 0, told: 0, sequence: 0, doorbell })
+        Ok(Cq { handle, told: 0, sequence: 0, doorbell })
     }
 }
 
@@ -112,14 +116,18 @@ fn log2_entries(entries: u32) -> Result<u32> {
 }
 
 impl Eq {
-    /// The next event, if there is one.
+    /// The next event, if there is one. Once QP_ERROR is returned, what is posted to that QP is flushed: see [`Cq::poll`].
     pub fn poll(&mut self) -> Option<Event> {
         let phase = (self.consumer >> self.log2 & 1) as u8 ^ 1;
         let at = (self.consumer & ((1 << self.log2) - 1)) as usize * eqe::BYTES;
         let e = self.handle.ring.read_if::<{ eqe::BYTES }>(at, |last| last & 1 == phase)?;
         self.consumer = self.consumer.wrapping_add(1) & 0xff_ffff;
         let get = |f: abi::Field| f.get(&e);
-        Some(Event { kind: get(eqe::TYPE) as u8, number: get(eqe::NUMBER) as u32, value: get(eqe::DATA) as u32 })
+        let e = Event { kind: get(eqe::TYPE) as u8, number: get(eqe::NUMBER) as u32, value: get(eqe::DATA) as u32 };
+        if e.kind == event::QP_ERROR {
+            self.handle.device.bury_if_failed(e.number);
+        }
+        Some(e)
     }
 
     /// Frees the entries that were polled and arms the interrupt: one follows if an event is there, or comes.
@@ -150,29 +158,33 @@ pub(crate) struct CqHandle {
     pub(crate) device: Device,
     pub(crate) number: u32,
     ring: RingMemory,
+    log2: u32,
+    /// Free-running index of the next entry to be polled.
+    consumer: AtomicU32,
     _eq: Arc<EqHandle>,
-    /// Queues in error that complete here: QP number, and whether it is the send queue. What is posted to them is flushed.
-    failed: Mutex<Vec<(u32, bool)>>,
-    any_failed: AtomicBool,
 }
 
 impl CqHandle {
-    fn failed(&self) -> MutexGuard<'_, Vec<(u32, bool)>> {
-        self.failed.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// From now on, what is and will be posted to this queue is flushed: the device completes nothing of it any more.
-    pub(crate) fn flush(&self, qpn: u32, send: bool) {
-        let mut failed = self.failed();
-        if !failed.contains(&(qpn, send)) {
-            failed.push((qpn, send));
-        }
-        self.any_failed.store(true, Ordering::Release);
-    }
-
-    /// A QP is destroyed.
+    /// A QP is destroyed, all its completions are in the ring: they are nobody's any more, for its number is used again.
     pub(crate) fn forget(&self, qpn: u32) {
-        self.failed().retain(|f| f.0 != qpn);
+        let mut index = self.consumer.load(Ordering::Acquire);
+        while let Some(mut e) = self.entry(index) {
+            if cqe::QPN.get(&e) == qpn.into() {
+                cqe::QPN.set(&mut e, NOBODY);
+                self.ring.write(self.at(index), &e);
+            }
+            index = index.wrapping_add(1);
+        }
+    }
+
+    fn at(&self, index: u32) -> usize {
+        (index & ((1 << self.log2) - 1)) as usize * cqe::BYTES
+    }
+
+    /// The entry of a free-running index, if it is there.
+    fn entry(&self, index: u32) -> Option<[u8; cqe::BYTES]> {
+        let phase = (index >> self.log2 & 1) as u8 ^ 1;
+        self.ring.read_if(self.at(index), |last| last & 1 == phase)
     }
 }
 
@@ -185,8 +197,6 @@ impl Drop for CqHandle {
 /// A completion queue.
 pub struct Cq {
     pub(crate) handle: Arc<CqHandle>,
-    log2: u32,
-    consumer: u32,
     /// Consumer index that the device knows.
     told: u32,
     sequence: u8,
@@ -199,9 +209,11 @@ impl Cq {
         self.handle.number
     }
 
-    /// Takes completions that are there, oldest first. Once a queue of a QP has failed, all that is posted to it completes with
-    /// WR_FLUSH, in order: the device goes silent, and this driver accounts for the rest. The QP's other queue follows with
-    /// [`Qp::fail`](crate::Qp::fail). Their entries are free for the device when the iterator is dropped.
+    /// Takes completions that are there, oldest first. Once a QP has failed, all that is posted to its two queues completes
+    /// with WR_FLUSH, in order, behind what the device completed: the device goes silent, and this driver accounts for the
+    /// rest. It learns of it by a failed completion, by the QP_ERROR event ([`Eq::poll`]), or by
+    /// [`Qp::fail`](crate::Qp::fail), and has the device drain the QP before it goes on (a command, so a few microseconds).
+    /// Entries are free for the device when the iterator is dropped.
     pub fn poll(&mut self) -> Poll<'_> {
         Poll { cq: self }
     }
@@ -229,63 +241,64 @@ impl Cq {
         cq_db::ARM.set(&mut word, (arm == Some(false)).into());
         cq_db::ARM_SOLICITED.set(&mut word, (arm == Some(true)).into());
         cq_db::SEQUENCE.set(&mut word, self.sequence.into());
-        cq_db::CONSUMER.set(&mut word, self.consumer.into());
+        self.told = self.consumer();
+        cq_db::CONSUMER.set(&mut word, self.told.into());
         self.doorbell.ring(u64::from_le_bytes(word));
-        self.told = self.consumer;
     }
 
-    /// The next flushed work request of a queue in error. The device's own completions come first.
+    /// Consumer index as the device counts it.
+    fn consumer(&self) -> u32 {
+        self.handle.consumer.load(Ordering::Relaxed) & 0xff_ffff
+    }
+
+    /// The next flushed work request of a QP in error. The device's own completions come first: those of a buried QP are
+    /// all there, but another thread may have buried it since this one looked for them.
     fn flush(&mut self) -> Option<Completion> {
-        if !self.handle.any_failed.load(Ordering::Acquire) {
+        let buried = self.handle.device.buried(self.number());
+        if buried.is_empty() {
             return None;
         }
-        let qps = self.handle.device.0.qps.lock().unwrap_or_else(|e| e.into_inner());
-        let flushed = self.handle.failed().iter().find_map(|(qpn, send)| {
-            let qp = qps.get(*qpn as usize)?.as_ref()?;
-            let wr_id = if *send { qp.send.flush() } else { qp.recv.flush() }?;
-            Some((*qpn, *send, wr_id))
-        });
-        let (qpn, send, wr_id) = flushed?;
+        if let Some(c) = self.take() {
+            return Some(c);
+        }
+        let flush = |(qpn, qp): &(u32, Arc<Posted>)| qp.flush(self.number()).map(|(wr_id, send)| (*qpn, wr_id, send));
+        let (qpn, wr_id, send) = buried.iter().find_map(flush)?;
         let status = Err(WcError { status: wc::WR_FLUSH, cause: cause::FLUSHED });
         let opcode = if send { send_op::SEND } else { recv_op::RECV };
         Some(Completion { wr_id, qpn, status, opcode, len: 0, imm: None, timestamp: 0 })
     }
 
     fn take(&mut self) -> Option<Completion> {
-        let phase = (self.consumer >> self.log2 & 1) as u8 ^ 1;
-        let at = (self.consumer & ((1 << self.log2) - 1)) as usize * cqe::BYTES;
-        let e = self.handle.ring.read_if::<{ cqe::BYTES }>(at, |last| last & 1 == phase)?;
-        self.consumer = self.consumer.wrapping_add(1) & 0xff_ffff;
-        let get = |f: abi::Field| f.get(&e);
+        loop {
+            let index = self.handle.consumer.load(Ordering::Relaxed);
+            let e = self.handle.entry(index)?;
+            self.handle.consumer.store(index.wrapping_add(1), Ordering::Release);
+            if cqe::QPN.get(&e) != NOBODY {
+                return Some(self.completion(&e));
+            }
+        }
+    }
+
+    fn completion(&self, e: &[u8; cqe::BYTES]) -> Completion {
+        let get = |f: abi::Field| f.get(e);
         let (qpn, opcode, index) = (get(cqe::QPN) as u32, get(cqe::OPCODE) as u8, get(cqe::WQE_INDEX) as u16);
         let status = match get(cqe::STATUS) as u8 {
             wc::SUCCESS => Ok(()),
             status => Err(WcError { status, cause: get(cqe::SYNDROME) as u8 }),
         };
-        let qps = self.handle.device.0.qps.lock().unwrap_or_else(|e| e.into_inner());
         let send = opcode < recv_op::RECV;
-        let wr_id = match qps.get(qpn as usize).and_then(Option::as_ref) {
+        let wr_id = match self.handle.device.qps().get(qpn as usize).and_then(Option::as_ref) {
             Some(qp) if send => qp.send.complete(index),
             Some(qp) => qp.recv.complete(index),
-            // A late completion of a QP that is destroyed.
+            // A late completion of a QP that is being destroyed.
             None => 0,
         };
-        drop(qps);
         if status.is_err() {
-            // The device's last word on this queue.
-            self.handle.flush(qpn, send);
+            self.handle.device.bury(qpn);
         }
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
         let imm = has_imm.then(|| (get(cqe::IMM) as u32).to_le_bytes());
-        Some(Completion {
-            wr_id,
-            qpn,
-            status,
-            opcode,
-            len: get(cqe::LENGTH) as u32,
-            imm,
-            timestamp: get(cqe::TIMESTAMP),
-        })
+        Completion { wr_id, qpn, status, opcode, len: get(cqe::LENGTH) as u32, imm, timestamp: get(cqe::TIMESTAMP) }
     }
 }
 
@@ -304,8 +317,8 @@ impl Iterator for Poll<'_> {
 impl Drop for Poll<'_> {
     fn drop(&mut self) {
         // A doorbell for each quarter of the ring is enough to keep the device going.
-        let unknown = self.cq.consumer.wrapping_sub(self.cq.told) & 0xff_ffff;
-        if unknown * 4 >= 1 << self.cq.log2 {
+        let unknown = self.cq.consumer().wrapping_sub(self.cq.told) & 0xff_ffff;
+        if unknown * 4 >= 1 << self.cq.handle.log2 {
             self.cq.ring(None);
         }
     }

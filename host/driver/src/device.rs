@@ -8,10 +8,12 @@ use crate::memory::BusSpace;
 use crate::posted::Posted;
 use crate::reg;
 use crate::registers::Registers;
-use abi::cmd::{answer, head, op, set_gid, set_port};
+use abi::cmd::{answer, attr, head, modify_qp, op, set_gid, set_port};
+use abi::table::qp_state;
 use abi::{ABI_VERSION, bar, queue::doorbell};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a device may take to become ready.
@@ -77,7 +79,10 @@ pub(crate) struct Inner {
     pub(crate) owner: u16,
     pub(crate) limits: Limits,
     /// Queue pairs by number, for the completion queues that count their sends off.
-    pub(crate) qps: Mutex<Vec<Option<Arc<Posted>>>>,
+    qps: Mutex<Vec<Option<Arc<Posted>>>>,
+    /// How many of them are buried.
+    buried: AtomicUsize,
+    numbers: Mutex<()>,
 }
 
 impl Device {
@@ -117,7 +122,8 @@ impl Device {
         let bus = Arc::new(BusSpace::new(function.clone())?);
         let commands = CommandRing::new(function.clone(), bar0.clone(), &bus)?;
         let qps = Mutex::new(vec![None; limits.qps as usize]);
-        Ok(Device(Arc::new(Inner { function, bar0, doorbells, bus, commands, owner: options.owner, limits, qps })))
+        let (owner, buried, numbers) = (options.owner, AtomicUsize::new(0), Mutex::new(()));
+        Ok(Device(Arc::new(Inner { function, bar0, doorbells, bus, commands, owner, limits, qps, buried, numbers })))
     }
 
     /// What the device is built for.
@@ -216,6 +222,66 @@ impl Device {
     pub(crate) fn destroy(&self, opcode: u8, number: u32) {
         if let Err(e) = self.execute(&self.command(opcode).with(head::NUMBER, number.into())) {
             eprintln!("ferroce: {e}");
+        }
+    }
+
+    /// Queue pairs by number.
+    pub(crate) fn qps(&self) -> MutexGuard<'_, Vec<Option<Arc<Posted>>>> {
+        self.0.qps.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Held while a QP begins, fails or ends, so that what the driver keeps by its number is in step with the device.
+    pub(crate) fn numbers(&self) -> MutexGuard<'_, ()> {
+        self.0.numbers.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A QP is destroyed.
+    pub(crate) fn retire(&self, qpn: u32) {
+        let qp = self.qps().get_mut(qpn as usize).and_then(Option::take);
+        if qp.is_some_and(|q| q.is_buried()) {
+            self.0.buried.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// QPs that completion queue `cq` has to flush.
+    pub(crate) fn buried(&self, cq: u32) -> Vec<(u32, Arc<Posted>)> {
+        if self.0.buried.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let qps = self.qps();
+        let all = (0..).zip(qps.iter()).filter_map(|(n, q)| q.as_ref().map(|q| (n, q)));
+        all.filter(|(_, q)| q.cqs.contains(&cq) && q.is_buried()).map(|(n, q)| (n, q.clone())).collect()
+    }
+
+    /// Brings a QP to ERR, behind which all completions that the device has for it are there, and lets its completion
+    /// queues flush the rest: once, whoever comes first; all others wait for it.
+    pub(crate) fn try_bury(&self, qpn: u32) -> Result<()> {
+        let _alone = self.numbers();
+        let qp = self.qps().get(qpn as usize).cloned().flatten();
+        let Some(qp) = qp.filter(|q| !q.is_buried()) else { return Ok(()) };
+        let c = self.command(op::MODIFY_QP).with(head::NUMBER, qpn.into());
+        let c = c.with(modify_qp::MASK, attr::STATE.into()).with(modify_qp::STATE, qp_state::ERR.into());
+        let moved = self.execute(&c).map(drop);
+        self.0.buried.fetch_add(1, Ordering::Release);
+        qp.bury();
+        moved
+    }
+
+    /// The same for a QP that has told of its failure.
+    pub(crate) fn bury(&self, qpn: u32) {
+        if let Err(e) = self.try_bury(qpn) {
+            eprintln!("ferroce: QP {qpn} has failed: {e}");
+        }
+    }
+
+    /// The same for a QP number from an event, which may be older than the QP that has the number now.
+    pub(crate) fn bury_if_failed(&self, qpn: u32) {
+        if self.qps().get(qpn as usize).is_none_or(Option::is_none) {
+            return;
+        }
+        let state = self.execute(&self.command(op::QUERY_QP).with(head::NUMBER, qpn.into()));
+        if state.is_ok_and(|a| a.get(modify_qp::STATE) as u8 == qp_state::ERR) {
+            self.bury(qpn);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A QP's owner is the only one who posts; whoever polls its completion queue is the only one who completes.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 /// A work request in a ring, by the index of its first block.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(crate) fn new(log2: u32) -> Self {
+    fn new(log2: u32) -> Self {
         let slots = (0..1usize << log2).map(|_| Slot::default()).collect();
         Slots { slots, producer: AtomicU16::new(0), consumer: AtomicU16::new(0) }
     }
@@ -49,14 +49,40 @@ impl Slots {
     }
 
     /// Completes the oldest that is posted, if there is one.
-    pub(crate) fn flush(&self) -> Option<u64> {
+    fn flush(&self) -> Option<u64> {
         let oldest = self.consumer.load(Ordering::Relaxed);
         (oldest != self.producer.load(Ordering::Acquire)).then(|| self.complete(oldest))
     }
 }
 
-/// What completion queues need of a QP.
+/// What completion and event queues need of a QP.
 pub(crate) struct Posted {
     pub(crate) send: Slots,
     pub(crate) recv: Slots,
+    /// Numbers of the completion queues of its sends and of its receives.
+    pub(crate) cqs: [u32; 2],
+    /// It is in ERR, and all completions that the device has for it are in the rings: what is left is flushed.
+    buried: AtomicBool,
+}
+
+impl Posted {
+    pub(crate) fn new(log2: [u32; 2], cqs: [u32; 2]) -> Self {
+        let (send, recv) = (Slots::new(log2[0]), Slots::new(log2[1]));
+        Posted { send, recv, cqs, buried: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn bury(&self) {
+        self.buried.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_buried(&self) -> bool {
+        self.buried.load(Ordering::Acquire)
+    }
+
+    /// Completes the oldest that is posted and completes in `cq`; its number, and whether it is a send.
+    pub(crate) fn flush(&self, cq: u32) -> Option<(u64, bool)> {
+        let flush = |slots: &Slots, send: bool| slots.flush().map(|wr_id| (wr_id, send));
+        let send = (self.cqs[0] == cq).then(|| flush(&self.send, true)).flatten();
+        send.or_else(|| (self.cqs[1] == cq).then(|| flush(&self.recv, false)).flatten())
+    }
 }

@@ -9,7 +9,7 @@ use crate::device::{Device, ip_words, mac_word};
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::mr::{Access, Pd, Sge};
-use crate::posted::{Posted, Slots};
+use crate::posted::Posted;
 use abi::cmd::{attr, create_qp, head, modify_qp, op};
 use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
@@ -139,11 +139,11 @@ pub(crate) struct Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        self.device.destroy(op::DESTROY_QP, self.qpn);
+        let device = self.device.clone();
+        let _alone = device.numbers();
+        device.destroy(op::DESTROY_QP, self.qpn);
+        device.retire(self.qpn);
         self.cqs.iter().for_each(|cq| cq.forget(self.qpn));
-        if let Some(q) = self.device.0.qps.lock().unwrap_or_else(|e| e.into_inner()).get_mut(self.qpn as usize) {
-            *q = None;
-        }
     }
 }
 
@@ -185,9 +185,10 @@ impl Pd {
             .with(create_qp::RECV_CQN, recv_cq.number().into())
             .with(create_qp::SQ_BASE, send.iova())
             .with(create_qp::RQ_BASE, recv.iova());
+        let _alone = device.numbers();
         let (qpn, _) = device.create(&c)?;
-        let shared = Arc::new(Posted { send: Slots::new(sq), recv: Slots::new(rq) });
-        device.0.qps.lock().unwrap_or_else(|e| e.into_inner())[qpn as usize] = Some(shared.clone());
+        let shared = Arc::new(Posted::new([sq, rq], [send_cq.number(), recv_cq.number()]));
+        device.qps()[qpn as usize] = Some(shared.clone());
         let ring = |memory, log2, at| Ring { memory, log2, producer: 0, doorbell: device.doorbell(at), qpn };
         Ok(Qp {
             body: Box::new(Body {
@@ -239,10 +240,7 @@ impl<S: State> Qp<S> {
 
     /// To ERR: all that is outstanding is flushed. The completions are there when the completion queues are polled next.
     pub fn fail(&self) -> Result<()> {
-        self.modify(0, qp_state::ERR, &[])?;
-        self.body.cqs[0].flush(self.body.qpn, true);
-        self.body.cqs[1].flush(self.body.qpn, false);
-        Ok(())
+        self.body.device.try_bury(self.body.qpn)
     }
 }
 
