@@ -8,8 +8,7 @@ use abi::status::{cause, counter, wc};
 use driver::qp::QpSizes;
 use driver::{Access, Data, Flags, Mr, Operation, Sge};
 use ferroce_tests::{GUARD, assert_sound, bytes, captures, inject, noise, pass, region, seal, wait};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::RngExt;
 use testbed::{Connect, Pair, Setup, Testbed};
 
 const LEN: usize = 2000;
@@ -207,9 +206,7 @@ fn genuine(bed: &Testbed, bystander: &mut Bystander) -> Vec<Vec<u8>> {
 
 #[test]
 fn any_frame_is_counted_and_dropped() {
-    let seed = 77;
-    println!("seed {seed}");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = verilate::rng(77);
     let bed = Testbed::new(&Setup::default()).unwrap();
     let mut bystander = Bystander::new(&bed);
     let real = genuine(&bed, &mut bystander);
@@ -268,9 +265,7 @@ fn any_frame_is_counted_and_dropped() {
 
 #[test]
 fn any_command_is_answered() {
-    let seed = 99;
-    println!("seed {seed}");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = verilate::rng(99);
     let bed = Testbed::new(&Setup::default()).unwrap();
     let mut bystander = Bystander::new(&bed);
     let device = &bed.hosts[0].device;

@@ -7,7 +7,7 @@
 use driver::qp::QpSizes;
 use driver::{Access, Data, Flags, Mr, Operation, Sge};
 use fabric::{Action, Match};
-use nic::Adversary;
+use nic::{Adversary, NS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use testbed::{Connect, Pair, Setup, Testbed};
@@ -206,10 +206,14 @@ fn run(mix: &Mix) {
     let mut setup = if mix.small { Setup::small() } else { Setup::default() };
     setup.nic.adversary = mix.adversary;
     setup.nic.seed = mix.seed;
+    setup.ip6 = rng.random();
+    setup.vlan = rng.random_bool(0.5).then(|| rng.random_range(1..4095));
     let bed = Testbed::new(&setup).unwrap();
     if mix.loss > 0.0 {
-        let lost = Match { probability: Some(mix.loss), ..Match::default() };
-        bed.sim().link_mut(0).rules.add(lost, Action::Drop);
+        for action in [Action::Drop, Action::Corrupt, Action::Duplicate, Action::Delay(2000 * NS)] {
+            let some = Match { probability: Some(mix.loss / 2.0), ..Match::default() };
+            bed.sim().link_mut(0).rules.add(some, action);
+        }
     }
     let connect = Connect {
         mtu: mix.mtu,
@@ -272,7 +276,7 @@ fn run(mix: &Mix) {
 
 fn mix(small: bool, mtu: u32, adversary: Adversary, loss: f64) {
     let operations = verilate::scale(300) as u64;
-    let seed = u64::from(mtu) * 31 + if small { 64 } else { 512 } + (loss * 1e6) as u64;
+    let seed = verilate::seed(u64::from(mtu) * 31 + if small { 64 } else { 512 } + (loss * 1e6) as u64);
     run(&Mix { small, seed, pairs: 4, mtu, adversary, loss, operations });
 }
 

@@ -9,7 +9,7 @@ use driver::qp::QpSizes;
 use driver::{Access, Data, Flags, Operation};
 use ferroce_tests::{GUARD, assert_sound, noise, pass, region, wait};
 use nic::{BarRequest, Hold};
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use testbed::{Connect, Setup, Testbed};
 
@@ -28,15 +28,13 @@ fn word(fields: &[(Field, u64)]) -> u64 {
 
 #[test]
 fn a_storm_of_doorbells_with_all_dma_stalled() {
-    let seed = 4242;
-    println!("seed {seed}");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = verilate::rng(4242);
     let bed = Testbed::new(&Setup::default()).unwrap();
     let sizes = QpSizes { send_blocks: 64, receives: 32 };
     let connect = Connect { sizes, mtu: 1024, ..Connect::default() };
     let mut pairs: Vec<_> = (0..PAIRS).map(|_| bed.connect(&connect).unwrap()).collect();
     let victims: Vec<_> = (0..VICTIMS).map(|_| bed.connect(&connect).unwrap()).collect();
-    let source = region(&bed.hosts[0].pd, LEN * MESSAGES, Access::LOCAL_WRITE, noise(seed));
+    let source = region(&bed.hosts[0].pd, LEN * MESSAGES, Access::LOCAL_WRITE, noise(4242));
     let target = region(&bed.hosts[1].pd, LEN * MESSAGES * PAIRS, Access::all(), |_| GUARD);
     let before = bed.hosts[0].device.counter(counter::DOORBELL_REFUSED);
 

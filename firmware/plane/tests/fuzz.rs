@@ -48,8 +48,13 @@ fn likely(r: &mut Random, owner: u64) -> Command {
 
 #[test]
 fn no_command_stops_the_firmware() {
-    let scale: u64 = std::env::var("FERROCE_SCALE").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    for seed in 1..=20 * scale {
+    let number = |name, default: u64| match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: want a whole number")),
+        Err(_) => default,
+    };
+    let shift = number("FERROCE_SEED", 0);
+    println!("random, FERROCE_SEED={shift}"); // by which `./ferroce test --all` knows what to repeat
+    for seed in (1..=20 * number("FERROCE_SCALE", 1)).map(|seed| seed + (shift << 32)) {
         let mut r = Random(seed);
         let mut b = Bench::new();
         let mut made = 0;

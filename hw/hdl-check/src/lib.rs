@@ -8,11 +8,6 @@ use verilate::{Model, Options};
 
 pub use rand_chacha::ChaCha8Rng as Random;
 
-/// Multiplies test lengths: the environment variable `FERROCE_SCALE`, or 1.
-pub fn scale() -> usize {
-    std::env::var("FERROCE_SCALE").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
-}
-
 /// Random bits, with a bias to the edges: 0, all ones, the top bit alone, small, nearly all ones.
 pub fn bits_of<const N: usize>(r: &mut Random) -> Bits<N> {
     let mut v = Bits::<N>::default();
@@ -88,11 +83,11 @@ fn run<B: Block + Sync>(
     let has_clock = model.find("clock").is_some();
     let mut u = Box::new(make());
     u.connect_all();
-    let seed = std::env::var("FERROCE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seed = verilate::seed(1);
     let mut r = ChaCha8Rng::seed_from_u64(seed);
     // wrong outputs: how often, and the first time
     let mut wrong: BTreeMap<String, (usize, String)> = BTreeMap::new();
-    let steps = steps * scale();
+    let steps = verilate::scale(steps);
     for step in 0..steps {
         drive(&mut u, &mut r);
         settle(&mut *u);

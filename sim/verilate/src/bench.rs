@@ -30,7 +30,7 @@ struct Pauses {
 
 impl Pauses {
     fn new(stall: Stall, seed: u64) -> Self {
-        Self { stall, rate: 0.0, left: 0, rng: ChaCha8Rng::seed_from_u64(seed) }
+        Self { stall, rate: 0.0, left: 0, rng: ChaCha8Rng::seed_from_u64(seed.wrapping_add(crate::seed_shift() << 32)) }
     }
 
     fn now(&mut self) -> bool {

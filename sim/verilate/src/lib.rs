@@ -27,7 +27,8 @@
 //! of one that came out, and `assert_eq!(k.pop(), Some(k.message(Reply { .. })))` compares it as a whole.
 //!
 //! Environment: `FERROCE_VERILATOR` (the tool), `FERROCE_WAVE` (path prefix: every instance writes its waves there),
-//! `FERROCE_MODELS` (cache of compiled models, default `target/verilate`), `FERROCE_SCALE` (see [`scale`]).
+//! `FERROCE_MODELS` (cache of compiled models, default `target/verilate`), `FERROCE_SCALE` and
+//! `FERROCE_SEED` (see [`scale`] and [`seed`]), `FERROCE_COVERAGE` (path prefix: every instance counts its lines there).
 
 pub mod bench;
 pub mod bits;
@@ -41,7 +42,9 @@ pub use model::{Model, Pick, Port};
 pub use paths::{cache_dir, firmware_image, picorv32_source};
 
 use hdl::prelude::*;
-use std::path::PathBuf;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use std::{cell::Cell, path::PathBuf};
 
 /// How to build a model. `Options::default()` suits nearly every block.
 #[derive(Clone, Debug, Default)]
@@ -109,11 +112,32 @@ pub fn on_big_stack<T: Send>(f: impl FnOnce() -> T + Send) -> T {
 }
 
 /// `count` random cases, times `FERROCE_SCALE` (a factor, 1 when unset, at least one case remains).
-/// `./ferroce test --all` sets it high.
 pub fn scale(count: usize) -> usize {
     let Ok(text) = std::env::var("FERROCE_SCALE") else { return count };
     let factor: f64 = text.parse().unwrap_or_else(|_| panic!("FERROCE_SCALE={text}: want a number"));
     ((count as f64 * factor) as usize).max(1)
+}
+
+/// A random number generator of [`seed`]`(base)`.
+pub fn rng(base: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed(base))
+}
+
+/// The seed of a test that wants `base`: `base` itself, or another for each `FERROCE_SEED` (0 when unset), so that one test runs
+/// under as many seeds as one likes. Says so once per thread: by that `./ferroce test --all` knows which tests to repeat.
+pub fn seed(base: u64) -> u64 {
+    thread_local!(static SAID: Cell<bool> = const { Cell::new(false) });
+    let shift = seed_shift();
+    if !SAID.replace(true) {
+        println!("random, FERROCE_SEED={shift}");
+    }
+    base.wrapping_add(shift << 32)
+}
+
+/// `FERROCE_SEED`.
+fn seed_shift() -> u64 {
+    let Ok(text) = std::env::var("FERROCE_SEED") else { return 0 };
+    text.parse().unwrap_or_else(|_| panic!("FERROCE_SEED={text}: want a number without sign"))
 }
 
 /// The ports of `block`, found by walking its outermost scope.

@@ -52,6 +52,8 @@ struct Design {
     ports: Vec<PortInfo>,
     index: BTreeMap<String, Port>,
     wave: Option<(String, &'static str)>,
+    /// Path prefix of the line counts.
+    coverage: Option<String>,
     calls: Calls,
 }
 
@@ -64,6 +66,15 @@ struct Calls {
     trace: unsafe extern "C" fn(*mut c_void, *const c_char),
     dump: unsafe extern "C" fn(*mut c_void),
     coverage: unsafe extern "C" fn(*mut c_void, *const c_char),
+}
+
+impl Design {
+    /// A file name for the next instance.
+    fn file(&self, prefix: &str, extension: &str) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        format!("{prefix}{}-{}-{number}.{extension}", self.name, std::process::id())
+    }
 }
 
 struct Slot {
@@ -108,7 +119,9 @@ impl Model {
     pub fn from_verilog(text: &str, ports: &[PortInfo], options: Options) -> Result<Model, Error> {
         let name = options.name.clone().unwrap_or_else(|| "verilog".into());
         let wave = options.wave.clone().or_else(|| std::env::var("FERROCE_WAVE").ok());
-        let built = compile::build(&name, text, ports, &Options { wave: wave.clone(), ..options })?;
+        let coverage = std::env::var("FERROCE_COVERAGE").ok();
+        let counts = options.coverage || coverage.is_some();
+        let built = compile::build(&name, text, ports, &Options { wave: wave.clone(), coverage: counts, ..options })?;
         // SAFETY: our own library; its static constructors only fill Verilator's tables.
         let library = unsafe { Library::new(&built.library) };
         let load = |source| Error::Load { path: built.library.display().to_string(), source };
@@ -130,7 +143,7 @@ impl Model {
         let names = ports.iter().map(|p| p.name.clone()).chain(fields);
         let index = names.enumerate().map(|(i, name)| (name, Port(i as u32))).collect();
         let wave = wave.zip(built.wave);
-        Ok(Self::instance(Arc::new(Design { name, ports: ports.to_vec(), index, wave, calls })))
+        Ok(Self::instance(Arc::new(Design { name, ports: ports.to_vec(), index, wave, coverage, calls })))
     }
 
     /// Another instance of the same block, in its power-up state.
@@ -139,7 +152,6 @@ impl Model {
     }
 
     fn instance(design: Arc<Design>) -> Model {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         // SAFETY: `calls` belong to the library of these ports, and the instance lives until `drop`.
         let instance = unsafe { (design.calls.new)() };
         let mut slots = Vec::new();
@@ -158,9 +170,7 @@ impl Model {
             |name: &str| design.index.get(name).map(|p| &slots[p.0 as usize]).filter(|s| s.input && s.bits == 1);
         let clock = clock("clock").or_else(|| clock("clk")).map(|slot| slot.at);
         if let Some((prefix, extension)) = &design.wave {
-            let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = format!("{prefix}{}-{}-{number}.{extension}", design.name, std::process::id());
-            let path = CString::new(path).expect("wave path");
+            let path = CString::new(design.file(prefix, extension)).expect("wave path");
             unsafe { (design.calls.trace)(instance, path.as_ptr()) };
         }
         let mut model = Model { design, instance, slots, clock, cycle: 0 };
@@ -371,6 +381,9 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
+        if let Some(prefix) = &self.design.coverage {
+            self.write_coverage(Path::new(&self.design.file(prefix, "dat")));
+        }
         // SAFETY: made by `new`, used by nobody after this.
         unsafe { (self.design.calls.delete)(self.instance) }
     }

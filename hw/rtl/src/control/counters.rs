@@ -147,15 +147,15 @@ impl Logic for Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{Rng, RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::{Rng, RngExt};
+
     use verilate::{Model, Options};
 
     #[test]
     fn nothing_is_lost() {
         let seed = 2;
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = Model::of(Counters::default, Options::default()).unwrap();
         for round in 0..2 {
             m.reset();

@@ -336,7 +336,7 @@ impl<const W: usize> Logic for Mailbox<W> {
 mod tests {
     use super::*;
     use crate::control::testing::HostMemory;
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
     use std::collections::HashMap;
     use verilate::{Model, Options, bench};
@@ -355,7 +355,7 @@ mod tests {
             let mut m = Model::of(Mailbox::<W>::default, Options::default()).unwrap();
             m.reset();
             let host = HostMemory::new(&m, seed);
-            Self { m, host, ram: vec![0; 1 << 14], mtt: HashMap::new(), rng: ChaCha8Rng::seed_from_u64(seed) }
+            Self { m, host, ram: vec![0; 1 << 14], mtt: HashMap::new(), rng: verilate::rng(seed) }
         }
 
         fn cycle(&mut self) {

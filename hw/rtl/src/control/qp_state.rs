@@ -229,8 +229,8 @@ impl Logic for QpStates {
 mod tests {
     use super::*;
     use crate::queue::testing::{read_row, write_row};
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::RngExt;
+
     use verilate::{
         Model, Options,
         bench::{self, Actor, Stall},
@@ -249,7 +249,7 @@ mod tests {
     fn a_reset_counts_the_generation_and_readers_follow() {
         let seed = 3;
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = Model::of(|| QpStates::new(QPS), Options::default()).unwrap();
         m.reset();
         let mut want = [(0u8, 0u8); QPS];
@@ -280,7 +280,7 @@ mod tests {
     fn errors_move_live_queue_pairs_once() {
         let seed = 5;
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = Model::of(|| QpStates::new(QPS), Options::default()).unwrap();
         m.reset();
         for round in 0..verilate::scale(30) as u64 {

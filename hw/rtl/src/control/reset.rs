@@ -129,8 +129,8 @@ impl Logic for Reset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::RngExt;
+
     use verilate::{Model, Options};
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
     fn a_drain_sees_all_that_was_under_way() {
         let seed = 4;
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = Model::of(Reset::default, Options::default()).unwrap();
         m.reset();
         let mut filled = [0xfff0u64; POSITIONS];

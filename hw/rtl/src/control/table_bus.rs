@@ -151,7 +151,7 @@ impl Logic for TableBus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
     use verilate::{Model, Options, bits as raw};
 
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn rows_reach_their_engines_and_reads_their_owner() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let mut m = Model::of(TableBus::default, Options::default()).unwrap();
         m.reset();
         for _ in 0..verilate::scale(4) {

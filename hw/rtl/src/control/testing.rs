@@ -2,7 +2,7 @@
 
 use crate::msg::DmaData;
 use hdl::prelude::*;
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
 use verilate::{
@@ -33,7 +33,7 @@ impl HostMemory {
             write: Sink::new(m, "write", Stall::Random, seed + 1),
             bytes: HashMap::new(),
             pieces: vec![],
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: verilate::rng(seed),
             width: m.width("beat") / 8,
             latency: 60,
             fail: false,

@@ -341,8 +341,8 @@ impl<const W: usize> Logic for DmaReader<W> {
 mod tests {
     use super::*;
     use crate::memory::host::{AxiReads, content, fields};
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::RngExt;
+
     use std::collections::HashMap;
     use verilate::{
         Model, Options,
@@ -428,7 +428,7 @@ mod tests {
         let mut m = Model::of(move || DmaReader::<W>::new(ids), Options::default()).unwrap();
         for seed in 0..scale(4) as u64 {
             println!("W={W} ids={ids} seed {seed}");
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = verilate::rng(seed);
             m.reset();
             let mut s: Vec<_> =
                 (0..4).map(|i| Source::new(&m, &format!("req[{i}]"), Stall::Random, seed * 10 + i)).collect();

@@ -326,7 +326,7 @@ impl<const W: usize> Logic for DmaWriter<W> {
 mod tests {
     use super::*;
     use crate::memory::host::AxiWrites;
-    use rand::{Rng, RngExt, SeedableRng};
+    use rand::{Rng, RngExt};
     use rand_chacha::ChaCha8Rng;
     use std::collections::{HashMap, VecDeque};
     use verilate::{
@@ -345,7 +345,7 @@ mod tests {
     }
     impl Buffer {
         fn new(seed: u64) -> Self {
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = verilate::rng(seed);
             let mut bytes = vec![0; 1 << 20];
             rng.fill_bytes(&mut bytes);
             let reads = VecDeque::from(vec![None; READ_LATENCY]);
@@ -409,7 +409,7 @@ mod tests {
         let mut m = Model::of(DmaWriter::<W>::default, Options::default()).unwrap();
         for seed in 0..scale(4) as u64 {
             println!("W={W} seed {seed}");
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = verilate::rng(seed);
             m.reset();
             let mut s = Source::new(&m, "req", Stall::Random, seed);
             let mut b = Buffer::new(seed);

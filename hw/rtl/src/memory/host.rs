@@ -1,6 +1,6 @@
 //! The host as the DMA tests see it: an AXI memory that is as unkind as the protocol allows.
 
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::{HashMap, HashSet, VecDeque};
 use verilate::{Model, bench::Actor, bits};
@@ -50,7 +50,7 @@ impl AxiReads {
     pub fn new(_: &Model, prefix: &str, seed: u64, latency: u64, error_rate: f64) -> Self {
         Self {
             prefix: prefix.into(),
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: verilate::rng(seed),
             latency,
             error_rate,
             flight: vec![],
@@ -154,7 +154,7 @@ impl AxiWrites {
     pub fn new(prefix: &str, seed: u64, latency: u64, error_rate: f64) -> Self {
         Self {
             prefix: prefix.into(),
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: verilate::rng(seed),
             latency,
             error_rate,
             addresses: VecDeque::new(),

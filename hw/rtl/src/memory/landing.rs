@@ -212,7 +212,7 @@ impl Logic for Landing {
 mod tests {
     use super::*;
     use crate::msg::TableReq;
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
     use std::collections::{HashSet, VecDeque};
     use verilate::{
@@ -249,7 +249,7 @@ mod tests {
     }
     impl Port {
         fn new(seed: u64, latency: u64, stalls: bool) -> Self {
-            let rng = ChaCha8Rng::seed_from_u64(seed);
+            let rng = verilate::rng(seed);
             Self { rng, stalls, latency, queue: VecDeque::new(), requests: 0, ready: false, shown: false }
         }
     }
@@ -378,7 +378,7 @@ mod tests {
         let mut m = Model::of(Landing::default, Options::default()).unwrap();
         for seed in 0..scale(8) as u64 {
             println!("seed {seed}");
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = verilate::rng(seed);
             let mut rules = Rules::default();
             m.reset();
             for side in 0..8192 {

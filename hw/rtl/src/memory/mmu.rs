@@ -133,7 +133,7 @@ mod tests {
         status::cause,
         table::{access as flag, id, key, mtt},
     };
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
     use verilate::{
         Model, Options,
@@ -368,7 +368,7 @@ mod tests {
 
     fn ready(seed: u64) -> (Model, ChaCha8Rng, Vec<Key>, Vec<u64>) {
         let mut m = Model::of(|| Mmu::<ROWS>::new(KEYS), Options::default()).unwrap();
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         m.reset();
         let frames: Vec<u64> = (0..FRAMES).map(|_| rng.random::<u64>() >> 28).collect();
         fill_frames(&mut m, &mut rng, &frames);

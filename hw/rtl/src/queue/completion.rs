@@ -433,7 +433,7 @@ mod tests {
     use super::*;
     use crate::queue::testing::{read_row, write_row};
     use abi::queue::cqe;
-    use rand::{Rng, RngExt, SeedableRng};
+    use rand::{Rng, RngExt};
     use rand_chacha::ChaCha8Rng;
     use std::collections::VecDeque;
     use verilate::{
@@ -509,7 +509,7 @@ mod tests {
     fn entries_come_in_order_and_every_arm_wakes_once() {
         let seed = 7;
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = model();
         m.reset();
         let mut cqs: Vec<Cq> =
@@ -612,7 +612,7 @@ mod tests {
 
     #[test]
     fn an_overrun_kills_the_queue_and_its_callers_until_it_is_loaded_anew() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let mut m = model();
         m.reset();
         write_row(&mut m, 3, &row(2, 9, 0x1_0000));
@@ -646,7 +646,7 @@ mod tests {
 
     #[test]
     fn four_cycles_an_entry() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let mut m = model();
         m.reset();
         write_row(&mut m, 0, &row(10, 0, 0x1_0000));
@@ -662,7 +662,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_arms_overflows_the_jobs_and_still_wakes_all() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let mut m = Model::of(|| CompletionQueue::new(64), Options::default()).unwrap();
         m.reset();
         let mut c = bench::Source::new(&m, "completion", Stall::Never, 1);

@@ -308,8 +308,8 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::RngExt;
+
     use std::collections::{HashMap, VecDeque};
     use verilate::{Model, Options, bits};
 
@@ -358,7 +358,7 @@ mod tests {
     fn only_owners_ring() {
         let seed: u64 = rand::random();
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = model();
         let mut owner: HashMap<(usize, u64), u64> = HashMap::new();
         // What comes out three cycles later: ring, direct WQE, or a refusal.

@@ -535,8 +535,8 @@ mod tests {
     use super::*;
     use crate::queue::testing::{read_row, write_row};
     use abi::queue::eqe;
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::RngExt;
+
     use std::collections::{BTreeMap, btree_map::Entry};
     use verilate::{
         Model, Options,
@@ -630,7 +630,7 @@ mod tests {
     fn every_event_arrives_once_and_every_arm_interrupts() {
         let seed = 11;
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = model();
         // EQ e has 2^(e % 4) entries and vector 8 + e; CQ c reports to EQ c % 8; QP errors go to EQ 0.
         for e in 0..EQS {

@@ -38,7 +38,7 @@ impl<const N: usize> Logic for Scheduler<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
     use verilate::{Model, Options};
 
@@ -82,7 +82,7 @@ mod tests {
     fn each_is_picked_once_a_round<const N: usize>() {
         let seed: u64 = rand::random();
         println!("seed {seed}");
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut m = Model::of(Scheduler::<N>::default, Options::default()).unwrap();
         m.reset();
         for round in 0..verilate::scale(200) {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_new_qp_is_picked_at_once() {
         const N: usize = 256;
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let mut m = Model::of(Scheduler::<N>::default, Options::default()).unwrap();
         m.reset();
         let none = vec![false; N];

@@ -3,7 +3,7 @@
 
 use super::*;
 use abi::table::id;
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use verilate::{Model, Options};
@@ -63,7 +63,7 @@ impl Bench {
         let queues = vec![Queue::default(); N];
         Bench {
             m,
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: verilate::rng(seed),
             queues,
             width: W as u64 / 8,
             reads: VecDeque::new(),

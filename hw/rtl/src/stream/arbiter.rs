@@ -71,8 +71,8 @@ impl<T: Synth, const N: usize> Logic for Arbiter<T, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::RngExt;
+
     use verilate::{
         Model, Options,
         bench::{self, Actor, Sink as Drain, Source as Feed, Stall},
@@ -105,7 +105,7 @@ mod tests {
         for (seed, stall) in [Stall::Never, Stall::Rate(0.5), Stall::Random].into_iter().enumerate() {
             let seed = seed as u64;
             m.reset();
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = verilate::rng(seed);
             let mut feeds: Vec<_> = (0..3).map(|i| Feed::new(&m, &format!("s[{i}]"), stall, seed * 10 + i)).collect();
             let mut drain = Drain::new(&m, "m", stall, seed + 5);
             let per_channel = 1000;

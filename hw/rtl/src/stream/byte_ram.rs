@@ -261,8 +261,8 @@ impl<const W: usize> Logic for ByteRam<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{Rng, RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::{Rng, RngExt};
+
     use std::collections::VecDeque;
     use verilate::{Model, Options};
 
@@ -271,7 +271,7 @@ mod tests {
         let options = Options { name: Some(format!("ByteRam{W}")), ..Options::default() };
         let mut m = Model::of(|| ByteRam::<W>::new(size, "block"), options).unwrap();
         m.reset();
-        let mut rng = ChaCha8Rng::seed_from_u64(W as u64);
+        let mut rng = verilate::rng(W as u64);
         let mut memory = vec![0u8; size];
         // Reads under way, by the cycle in which they arrive.
         let mut reads: VecDeque<(u64, usize, Vec<u8>)> = VecDeque::new();

@@ -200,15 +200,15 @@ impl<T: Synth> Logic for FreshTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::RngExt;
+
     use verilate::{Model, Options};
 
     #[test]
     fn rows_come_two_cycles_later_and_stay() {
         let rows = 100;
         let mut m = Model::of(|| Table2::<Bits<70>>::new(rows, "block"), Options::default()).unwrap();
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let mut model = vec![0u64; rows];
         let (mut pipe, mut now) = ([[None; 2]; 2], [0u64; 2]);
         for _ in 0..5000 {

@@ -1,7 +1,6 @@
 //! What the tests of channels share.
 
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::Rng;
 use verilate::{
     Model,
     bench::{self, Sink, Source, Stall},
@@ -23,7 +22,7 @@ pub fn pass(m: &mut Model, cycles_per_message: u64) {
         m.reset();
         let seed = seed as u64;
         let (mut s, mut k) = (Source::new(m, "s", stalls.0, seed), Sink::new(m, "m", stalls.1, seed + 100));
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let messages: Vec<[u8; 10]> = (0..3000)
             .map(|_| {
                 let mut message = [0; 10];

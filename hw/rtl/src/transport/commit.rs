@@ -108,7 +108,7 @@ impl Logic for Commit {
 mod tests {
     use super::*;
     use crate::transport::kit::{bytes_of, options};
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use verilate::{
         Model,
         bench::{self, Sink, Source, Stall},
@@ -144,7 +144,7 @@ mod tests {
     fn faults_become_completions_naks_and_errors() {
         let mut m = Model::of(Commit::default, options()).unwrap();
         for (seed, stall) in [Stall::Never, Stall::Rate(0.5), Stall::Random].into_iter().enumerate() {
-            let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed as u64);
+            let mut rng = verilate::rng(seed as u64);
             m.reset();
             m.set("issued", 0x1234);
             let mut source = Source::new(&m, "landed", stall, 1);

@@ -9,8 +9,7 @@ use abi::{
     wire::op,
 };
 use hdl::prelude::*;
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::RngExt;
 use std::collections::{BTreeMap, VecDeque};
 use verilate::{
     Model,
@@ -572,7 +571,7 @@ fn data(opcode: u8, psn: u64, payload: u64) -> RxMeta {
 fn random_responses_match_the_reference() {
     let mut m = model();
     for seed in 0..verilate::scale(24) as u64 {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut qps = qps();
         for r in &mut qps {
             r.mtu = 256 << rng.random_range(0..5);

@@ -127,7 +127,7 @@ impl Logic for Dispatch {
 mod tests {
     use super::*;
     use crate::transport::kit::{bytes_of, fields_of, options};
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use std::collections::VecDeque;
     use verilate::{
         Model,
@@ -201,7 +201,7 @@ mod tests {
     fn results_leave_in_order_of_arrival() {
         let mut m = Model::of(Dispatch::default, options()).unwrap();
         for (seed, stall) in [Stall::Never, Stall::Rate(0.5), Stall::Random].into_iter().enumerate() {
-            let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed as u64);
+            let mut rng = verilate::rng(seed as u64);
             m.reset();
             let mut source = Source::new(&m, "meta", stall, 1);
             let mut wake = Source::new(&m, "wake", Stall::Random, 2);
@@ -209,7 +209,7 @@ mod tests {
             let mut engines = ["responder", "completer"].map(|name| Engine {
                 input: Sink::new(&m, &format!("to_{name}"), stall, 4),
                 output: Source::new(&m, &format!("from_{name}"), Stall::Random, 5),
-                rng: rand_chacha::ChaCha8Rng::seed_from_u64(6),
+                rng: verilate::rng(6),
                 calls: 0,
                 held: VecDeque::new(),
                 response: name == "completer",

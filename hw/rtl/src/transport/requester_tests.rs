@@ -6,7 +6,7 @@ use abi::{
     queue::{send_op, sge},
     wire::op,
 };
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use verilate::{Model, Options};
@@ -149,7 +149,7 @@ impl Bench {
         }
         Bench {
             m,
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: verilate::rng(seed),
             pairs: vec![Pair::default(); N],
             active,
             sq: [None; 2],

@@ -9,7 +9,7 @@ use abi::{
     wire::op,
 };
 use hdl::prelude::*;
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, VecDeque};
 use verilate::{
@@ -230,7 +230,7 @@ fn around(m: &Model, qps: Vec<Reference>, seed: u64) -> Around {
         view: ReadPort::new(m, "view_re", ["view_addr"], &["view"]),
         res: ReadPort::new(m, "res_re", ["res_addr"], &["res"]),
         qps,
-        rng: ChaCha8Rng::seed_from_u64(seed),
+        rng: verilate::rng(seed),
         coming: VecDeque::new(),
         ring: VecDeque::new(),
         queued: 0xfff0,
@@ -272,7 +272,7 @@ fn random_replies_leave_in_order_of_their_requests() {
     let mut m = model();
     for seed in 0..verilate::scale(9) as u64 {
         let stall = [Stall::Never, Stall::Rate(0.5), Stall::Random][seed as usize % 3];
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         m.reset();
         let mut qps = vec![Reference::default(); QPS];
         let mut psns = vec![];

@@ -10,7 +10,7 @@ use abi::{
     wire::op,
 };
 use hdl::prelude::*;
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use verilate::{
@@ -369,7 +369,7 @@ impl Around {
             reads: ReadPort::new(m, "reads_re", ["reads_addr"], &["reads"]),
             qps: qps.to_vec(),
             fetched: vec![0; qps.len()],
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: verilate::rng(seed),
             counts: BTreeMap::new(),
             consumed: BTreeMap::new(),
             resources: BTreeMap::new(),
@@ -623,7 +623,7 @@ fn random_sequences_match_the_reference() {
     let mut m = model();
     let mut total: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in 0..verilate::scale(24) as u64 {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let mut qps = qps();
         for r in &mut qps {
             r.mtu = 256 << rng.random_range(0..5);

@@ -116,7 +116,7 @@ pub fn sge_step(map: SgeMap, offset: Bits<32>, want: Bits<14>) -> Stretch {
 mod tests {
     use super::*;
     use crate::transport::kit::{bytes_of, options};
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use verilate::Model;
 
     #[derive(LogicBlock, Default)]
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn stretches_follow_the_entries() {
         let mut m = Model::of(Walk::default, options()).unwrap();
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         for _ in 0..verilate::scale(2000) {
             let sges: Vec<(u64, u32, u32)> = (0..4)
                 .map(|_| {

@@ -313,8 +313,8 @@ impl<const W: usize> Logic for Generator<W> {
 mod tests {
     use super::*;
     use crate::wire::testing::{GOLDEN, captured, icrc_of, unhex};
-    use rand::{Rng, RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use rand::{Rng, RngExt};
+
     use verilate::{Model, Options};
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         let options = Options { name: Some(format!("Generator{W}")), ..Options::default() };
         let mut m = Model::of(Generator::<W>::default, options).unwrap();
         m.reset();
-        let mut rng = ChaCha8Rng::seed_from_u64(W as u64);
+        let mut rng = verilate::rng(W as u64);
         let mut want = std::collections::VecDeque::new();
         let mut got = 0;
         let check = |m: &Model, want: &mut std::collections::VecDeque<(u64, u32)>, got: &mut usize| {
@@ -388,7 +388,7 @@ mod tests {
         let tag = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0x20, 5], &frame[12..]].concat();
         let tagged: Vec<_> = frames.iter().map(tag).collect();
         frames.extend(tagged);
-        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let mut rng = verilate::rng(7);
         for n in 0..200 {
             let mut frame = frames[rng.random_range(0..frames.len())][..54].to_vec();
             frame.resize(80 + n, 0);

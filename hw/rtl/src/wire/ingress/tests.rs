@@ -4,7 +4,7 @@ use super::super::testing::{GOLDEN, captured, icrc_of, unhex};
 use super::*;
 use crate::msg::TableReq;
 use abi::wire::{OpInfo, len, op_info};
-use rand::{Rng, RngExt, SeedableRng, seq::IndexedRandom};
+use rand::{Rng, RngExt, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use verilate::{
@@ -254,7 +254,7 @@ struct World {
 
 impl World {
     fn new(beat: usize, buffer: usize, gaps: f64, seed: u64, frames: Vec<Sent>) -> Self {
-        let rng = ChaCha8Rng::seed_from_u64(seed);
+        let rng = verilate::rng(seed);
         let (frames, buffer) = (frames.into(), vec![0; buffer]);
         World { beat, rng, gaps, frames, at: 0, buffer, drops: VecDeque::new(), marks: 0, freed: 0 }
     }
@@ -345,7 +345,7 @@ fn check(m: &mut Model, setup: &Setup, buffer: usize, pace: Pace, frames: &[Sent
     let mut tally = Tally::default();
     let mut marks = 0;
     let mut next = frames.iter().enumerate();
-    let mut rng = ChaCha8Rng::seed_from_u64(pace.seed + 2);
+    let mut rng = verilate::rng(pace.seed + 2);
     let start = m.cycle();
     let (mut quiet, mut waiting) = (0, None);
     while quiet < 200 {
@@ -597,7 +597,7 @@ fn captures<const W: usize>() {
         let tally = check(&mut m, &setup, 1 << 16, EASY, &chosen);
         assert_eq!((tally.passed, tally.raw), (chosen.len(), 0));
         // One flipped bit each, in what the ICRC covers: none may pass.
-        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut rng = verilate::rng(3);
         let flipped: Vec<Sent> = chosen
             .iter()
             .map(|(f, _)| {
@@ -651,7 +651,7 @@ fn captures_pass_at_512_bits() {
 /// Random frames of all kinds, under all paces.
 fn random<const W: usize>(buffer: usize, count: usize) {
     let mut m = build::<W>(buffer);
-    let mut seeds = ChaCha8Rng::seed_from_u64(W as u64);
+    let mut seeds = verilate::rng(W as u64);
     let paces = [
         EASY,
         Pace { gaps: 0.5, stall: Stall::Random, frees: 0.2, may_lack_room: true, ..EASY },
@@ -660,7 +660,7 @@ fn random<const W: usize>(buffer: usize, count: usize) {
     for (i, pace) in paces.into_iter().cycle().take(6).enumerate() {
         let pace = Pace { seed: seeds.random_range(0..1 << 40), ..pace };
         println!("{W} bits, seed {}", pace.seed);
-        let mut rng = ChaCha8Rng::seed_from_u64(pace.seed);
+        let mut rng = verilate::rng(pace.seed);
         let mut setup = setup(&mut rng);
         (setup.raw_on, setup.promiscuous) = [(true, false), (false, true), (true, true)][i % 3];
         m.reset();
@@ -705,7 +705,7 @@ fn random_frames_at_512_bits() {
 fn every_length_at_512_bits() {
     let buffer = 1 << 16;
     let mut m = build::<512>(buffer);
-    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut rng = verilate::rng(11);
     let setup = setup(&mut rng);
     m.reset();
     configure(&mut m, &setup);
@@ -725,7 +725,7 @@ fn every_length_at_512_bits() {
 fn back_to_back_at_512_bits() {
     let buffer = 1 << 16;
     let mut m = build::<512>(buffer);
-    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    let mut rng = verilate::rng(12);
     let setup = setup(&mut rng);
     for (opcode, payload) in [(0x11, 0), (4, 0), (4, 64), (1, 4096)] {
         m.reset();

@@ -8,7 +8,7 @@ use abi::{
     wire::{self, op_info},
 };
 use hdl::prelude::*;
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use verilate::{
@@ -109,7 +109,7 @@ fn field(model: &Model, port: &str, at: usize, width: usize) -> u64 {
 
 impl Host {
     pub fn new(beat_bytes: usize, seed: u64) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         let memory = random_bytes(&mut rng, MEMORY);
         Host {
             rng,

@@ -8,7 +8,7 @@ use abi::{
     table::{id, qp_send},
     wire::{op, op_info},
 };
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use verilate::{bench::Stall, scale};
@@ -270,7 +270,7 @@ fn mix<const W: usize>() {
         let seed = seed as u64;
         println!("W={W}, seed {seed}");
         let mut b = Bench::new::<W>(m.another(), stall, seed);
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = verilate::rng(seed);
         b.host.rates = [(1.0, 1.0), (0.9, 0.9), (0.3, 0.9), (0.9, 0.2)][seed as usize];
         populate(&mut b, &mut rng);
         let (mut frames, mut aborted) = (0, 0);
@@ -366,7 +366,7 @@ fn random_frames_128_and_256() {
 #[test]
 fn rows_read_back() {
     let mut b = Bench::new::<64>(model::<64>(), Stall::Random, 3);
-    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut rng = verilate::rng(3);
     populate(&mut b, &mut rng);
     for i in 0..200 {
         let head = random_head(&mut rng);
@@ -392,7 +392,7 @@ fn rows_read_back() {
 #[test]
 fn fault_reports_stall_nobody() {
     let mut b = Bench::new::<64>(model::<64>(), Stall::Never, 4);
-    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    let mut rng = verilate::rng(4);
     populate(&mut b, &mut rng);
     b.fault = verilate::bench::Sink::new(&b.m, "fault", Stall::Rate(1.0), 0);
     for i in 0..2 * QPS {
@@ -415,7 +415,7 @@ fn voided<const W: usize>() {
     let m = model::<W>();
     for seed in 0..scale(3) as u64 {
         let mut b = Bench::new::<W>(m.another(), Stall::Random, 50 + seed);
-        let mut rng = ChaCha8Rng::seed_from_u64(50 + seed);
+        let mut rng = verilate::rng(50 + seed);
         populate(&mut b, &mut rng);
         let mut epochs = [0u8; QPS];
         let (mut ring, mut quick) = (VecDeque::<Want>::new(), VecDeque::new());
@@ -475,7 +475,7 @@ fn void_frames_are_dropped_512() {
 fn cycles<const W: usize>(m: &verilate::Model, opcode: u8, part: impl Fn(usize) -> Part) -> (f64, f64) {
     let mut b = Bench::new::<W>(m.another(), Stall::Never, 9);
     (b.host.rates, b.host.plain) = ((1.0, 1.0), true);
-    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let mut rng = verilate::rng(9);
     b.add_gid(Gid { mac: [2; 6], ip: [10; 16], ..Gid::default() });
     b.add_qp(Address { hops: 64, ..Address::default() });
     b.settle();
