@@ -71,8 +71,7 @@ fn noise(seed: u64) -> impl Fn(usize) -> u8 {
 }
 
 impl Flow {
-    fn new(bed: &Testbed, from: usize, seed: u64) -> Self {
-        let to = 1 - from;
+    fn new(bed: &Testbed, [from, to]: [usize; 2], seed: u64) -> Self {
         let local = Access::LOCAL_WRITE;
         Flow {
             source: Area::new(bed, from, local, noise(seed)),
@@ -131,7 +130,10 @@ fn scatter(want: &mut [u8], stretches: &[(usize, usize)], mut data: &[u8]) {
 struct Mix {
     small: bool,
     seed: u64,
-    pairs: usize,
+    /// Hosts of the two ends of each pair.
+    pairs: &'static [[usize; 2]],
+    /// The cable is plugged in.
+    link: bool,
     mtu: u32,
     adversary: Adversary,
     loss: f64,
@@ -221,9 +223,11 @@ fn run(mix: &Mix) {
         sizes: QpSizes { send_blocks: 64, receives: 32 },
         ..Connect::default()
     };
-    let mut pairs: Vec<_> = (0..mix.pairs).map(|_| bed.connect(&connect).unwrap()).collect();
-    let flow = |i: usize, dir: usize| Flow::new(&bed, dir, mix.seed ^ (i * 2 + dir) as u64);
-    let mut flows: Vec<[Flow; 2]> = (0..mix.pairs).map(|i| [flow(i, 0), flow(i, 1)]).collect();
+    bed.sim().plug(0, mix.link);
+    let mut pairs: Vec<_> = mix.pairs.iter().map(|hosts| bed.connect_hosts(*hosts, &connect).unwrap()).collect();
+    let flow = |i: usize, hosts: [usize; 2], dir: usize| Flow::new(&bed, hosts, mix.seed ^ (i * 2 + dir) as u64);
+    let flows = mix.pairs.iter().enumerate().map(|(i, [a, b])| [flow(i, [*a, *b], 0), flow(i, [*b, *a], 1)]);
+    let mut flows: Vec<[Flow; 2]> = flows.collect();
     let (mut left, mut quiet) = (mix.operations, 0);
     loop {
         let mut busy = left > 0;
@@ -235,17 +239,17 @@ fn run(mix: &Mix) {
                 }
                 busy |= f.completed < f.posted || !f.sent.is_empty();
             }
-            for host in 0..2 {
-                let cq = if host == 0 { &mut pair.a.cq } else { &mut pair.b.cq };
+            for end in 0..2 {
+                let cq = if end == 0 { &mut pair.a.cq } else { &mut pair.b.cq };
                 for c in cq.poll() {
                     quiet = 0;
                     c.status.unwrap_or_else(|e| panic!("seed {}: {e}: {c:?}", mix.seed));
                     if c.opcode < 0x80 {
-                        let f = &mut both[host];
+                        let f = &mut both[end];
                         assert!(c.wr_id >= f.completed, "completions out of order: {c:?}");
                         f.completed = c.wr_id + 1;
                     } else {
-                        let f = &mut both[1 - host];
+                        let f = &mut both[1 - end];
                         let (len, imm) = f.sent.pop_front().expect("a receive that nobody sent");
                         assert_eq!((c.len as usize, c.imm), (len, imm), "seed {}: {c:?}", mix.seed);
                         f.receives.pop_front();
@@ -277,7 +281,15 @@ fn run(mix: &Mix) {
 fn mix(small: bool, mtu: u32, adversary: Adversary, loss: f64) {
     let operations = verilate::scale(300) as u64;
     let seed = verilate::seed(u64::from(mtu) * 31 + if small { 64 } else { 512 } + (loss * 1e6) as u64);
-    run(&Mix { small, seed, pairs: 4, mtu, adversary, loss, operations });
+    run(&Mix { small, seed, pairs: &[[0, 1]; 4], link: true, mtu, adversary, loss, operations });
+}
+
+/// Pairs within both NICs, with or without pairs between them.
+fn mix_of_loopback(small: bool, mtu: u32, adversary: Adversary, between: bool, loss: f64) {
+    let operations = verilate::scale(300) as u64;
+    let seed = verilate::seed(u64::from(mtu) * 37 + if small { 64 } else { 512 } + (loss * 1e6) as u64);
+    let pairs: &[_] = if between { &[[0, 0], [0, 1], [1, 1], [1, 0]] } else { &[[0, 0], [1, 1], [0, 0]] };
+    run(&Mix { small, seed, pairs, link: between, mtu, adversary, loss, operations });
 }
 
 /// The core of 512 bits and 256 queue pairs, and the one of 64 bits and 32.
@@ -307,4 +319,17 @@ fn random_mixes_with_loss_at_512_bits() {
 fn random_mixes_at_64_bits_and_32_queue_pairs() {
     mix(SMALL, 1024, Adversary::Hostile, 0.0);
     mix(SMALL, 256, Adversary::Friendly, 1e-2);
+}
+
+#[test]
+fn random_mixes_within_nics_beside_those_between_them() {
+    mix_of_loopback(FULL, 4096, Adversary::Friendly, true, 0.0);
+    mix_of_loopback(FULL, 1024, Adversary::Hostile, true, 1e-2);
+    mix_of_loopback(SMALL, 256, Adversary::Friendly, true, 1e-2);
+}
+
+#[test]
+fn random_mixes_within_nics_without_a_link() {
+    mix_of_loopback(FULL, 1024, Adversary::Hostile, false, 0.0);
+    mix_of_loopback(SMALL, 4096, Adversary::Friendly, false, 0.0);
 }

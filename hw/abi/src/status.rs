@@ -151,6 +151,10 @@ names! {
         TX_NAK;
         /// Packets dropped before the wire: retry epoch, generation or local error.
         TX_ABORTED;
+        /// Frames to an address of our own: turned round in front of the MAC.
+        TX_LOOPBACK;
+        /// Frames lost because the link is down.
+        TX_LINK_DOWN;
         /// Requester went back after a NAK.
         RETRY_NAK;
         /// Requester went back after its fast timer.

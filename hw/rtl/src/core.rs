@@ -24,7 +24,7 @@ use crate::queue::{
     scheduler::Scheduler,
     work_queue::WorkQueue,
 };
-use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, Sink, Source, Table, TableMaster};
+use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, Loopback, Sink, Source, Table, TableMaster};
 use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder};
 use crate::wire::{ingress::Ingress, transmit::Transmit};
 use abi::table::id;
@@ -46,6 +46,8 @@ pub struct CoreConfig {
     pub rx_buffer: usize,
     /// Transmit ring in bytes, a power of two.
     pub tx_buffer: usize,
+    /// Room for frames to addresses of our own, in bytes.
+    pub loopback: usize,
     /// Frames in the transmit ring at one time, a power of two.
     pub tx_slots: usize,
     /// DMA reads in flight.
@@ -64,6 +66,7 @@ impl Default for CoreConfig {
             keys: 1024,
             rx_buffer: 128 << 10,
             tx_buffer: 64 << 10,
+            loopback: 16 << 10,
             tx_slots: 128,
             reads: 128,
             pages: 4096,
@@ -81,6 +84,7 @@ impl CoreConfig {
             keys: 256,
             rx_buffer: 32 << 10,
             tx_buffer: 16 << 10,
+            loopback: 16 << 10,
             tx_slots: 32,
             reads: 32,
             pages: 32,
@@ -102,6 +106,7 @@ impl CoreConfig {
         // Two of the largest frames, so that one can come in or be read while the other leaves.
         power("receive buffer in bytes (rx_buffer)", self.rx_buffer, 16 << 10, 1 << 20)?;
         power("transmit ring in bytes (tx_buffer)", self.tx_buffer, 16 << 10, (width / 8) << 13)?;
+        power("room for frames to own addresses in bytes (loopback)", self.loopback, 16 << 10, 1 << 17)?;
         power("frames in the transmit ring (tx_slots)", self.tx_slots, 4, 1 << 14)?;
         power("doorbell pages (pages)", self.pages, 1, 4096)?;
         let range = |what: &str, n: usize, least: usize, most: usize| {
@@ -148,8 +153,10 @@ pub struct Core<const W: usize, const N: usize> {
     /// Function-level reset from configuration space; MSI-X off or wholly masked there.
     pub flr: Signal<In, Bit>,
     pub msix_off: Signal<In, Bit>,
-    /// For traces, what becomes of each frame: ingress counts (bit = `abi::status::counter`) or accepts it, in the order of
-    /// arrival.
+    /// For traces, what becomes of each frame: it enters ingress, from the MAC or turned round.
+    pub trace_entered: Signal<Out, Bit>,
+    pub trace_turned: Signal<Out, Bit>,
+    /// Ingress counts (bit = `abi::status::counter`) or accepts it, in the order of arrival.
     pub trace_ingress: Signal<Out, Bits<64>>,
     pub trace_accepted: Signal<Out, Bit>,
     /// An accepted frame's engine counts it, each in its order.
@@ -163,6 +170,7 @@ pub struct Core<const W: usize, const N: usize> {
     /// All that was on its way is lost.
     pub trace_reset: Signal<Out, Bit>,
 
+    loopback: Loopback<W>,
     ingress: Ingress<W>,
     rx_buffer: ByteRam<W>,
     dispatch: Dispatch,
@@ -226,6 +234,8 @@ impl<const W: usize, const N: usize> Core<W, N> {
             link_up: Default::default(),
             flr: Default::default(),
             msix_off: Default::default(),
+            trace_entered: Default::default(),
+            trace_turned: Default::default(),
             trace_ingress: Default::default(),
             trace_accepted: Default::default(),
             trace_responder: Default::default(),
@@ -234,6 +244,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             trace_response: Default::default(),
             trace_cause: Default::default(),
             trace_reset: Default::default(),
+            loopback: Loopback::new(c.loopback),
             ingress: Ingress::new(c.rx_buffer),
             rx_buffer: ByteRam::new(c.rx_buffer, "block"),
             dispatch: Default::default(),
@@ -276,11 +287,15 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         regs!(self, clock, rst, packets_in, packets_out, reads_out, reads_back);
         let rst = self.control.device_rst.val();
         clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
-        clock!(self, clock, ingress, dispatch, responder, completer, landing, commit, respond, scheduler, requester);
+        clock!(
+            self, clock, loopback, ingress, dispatch, responder, completer, landing, commit, respond, scheduler,
+            requester
+        );
         clock!(self, clock, segments, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu);
         clock!(self, clock, dma_read, dma_write, writes);
         self.control.rst.next = self.rst.val();
         self.rx_buffer.rst.next = rst;
+        self.loopback.rst.next = rst;
         self.ingress.rst.next = rst;
         self.dispatch.rst.next = rst;
         self.responder.rst.next = rst;
@@ -303,9 +318,13 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.dma_write.rst.next = rst;
         self.writes.rst.next = rst;
 
-        comment!("receive: MAC, ingress, buffer, dispatch, engines, landing, commit");
-        BeatSink::<W>::link(&mut self.mac_rx, &mut self.ingress.mac);
-        self.ingress.mac_error.next = self.mac_rx_error.val();
+        comment!("receive: MAC, loopback, ingress, buffer, dispatch, engines, landing, commit");
+        BeatSink::<W>::link(&mut self.mac_rx, &mut self.loopback.mac_rx);
+        self.loopback.mac_rx_error.next = self.mac_rx_error.val();
+        self.loopback.link_up.next = self.link_up.val();
+        self.loopback.room.next = self.ingress.room.val();
+        BeatSource::<W>::join(&mut self.loopback.rx, &mut self.ingress.mac);
+        self.ingress.mac_error.next = self.loopback.rx_error.val();
         self.ingress.freed.next = self.dma_write.freed.val();
         self.rx_buffer.we.next = self.ingress.buf_we.val();
         self.rx_buffer.waddr.next = self.ingress.buf_addr.val();
@@ -417,7 +436,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.respond.fault.valid.next = faulty && !fault.request;
         self.transmit.fault.ready.next =
             if fault.request { self.requester.fault.ready.val() } else { self.respond.fault.ready.val() };
-        BeatSource::<W>::link(&mut self.mac_tx, &mut self.transmit.mac);
+        BeatSource::<W>::join(&mut self.transmit.mac, &mut self.loopback.tx);
+        BeatSource::<W>::link(&mut self.mac_tx, &mut self.loopback.mac_tx);
 
         comment!("memory");
         Source::<AccessReq>::join(&mut self.landing.req, &mut self.mmu.rx_req);
@@ -513,6 +533,9 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         TableMaster::join(&mut self.control.table[elab!(door::RESPOND)], &mut self.respond.table);
         TableMaster::join(&mut self.control.table[elab!(door::LANDING)], &mut self.landing.table);
         TableMaster::join(&mut self.control.table[elab!(door::INGRESS)], &mut self.ingress.table);
+        let row = self.control.table[elab!(door::INGRESS)].req.val();
+        self.loopback.table.next = row;
+        self.loopback.table_we.next = self.control.table[elab!(door::INGRESS)].valid.val() && row.write;
         TableMaster::join(&mut self.control.table[elab!(door::TRANSMIT)], &mut self.transmit.table);
         TableMaster::join(&mut self.control.table[elab!(door::COMPLETION)], &mut self.completion.table);
         TableMaster::join(&mut self.control.table[elab!(door::EVENT)], &mut self.event.table);
@@ -558,10 +581,12 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
             self.respond.count.val() | self.completion.count.val() | self.recv_queue.count.val();
         self.control.count[5].next = self.landing.count.val() | self.requester.count.val() | self.dma_read.count.val();
         self.control.count[6].next = self.dma_write.count.val() | self.event.count.val() | self.qp_states.count.val();
-        self.control.count[7].next = 0.into();
+        self.control.count[7].next = self.loopback.count.val();
         let meta = self.ingress.meta.data.val();
         self.control.rx_bytes.next = if entered && !meta.raw { meta.payload } else { 0.into() };
         self.control.tx_bytes.next = self.transmit.tx_bytes.val();
+        self.trace_entered.next = self.loopback.entered.val();
+        self.trace_turned.next = self.loopback.turned_in.val();
         self.trace_ingress.next = self.ingress.count.val();
         self.trace_accepted.next = self.ingress.accepted.val();
         self.trace_responder.next = self.responder.count.val();

@@ -15,6 +15,8 @@ pub struct Link {
     pub delay: Fs,
     /// Faults.
     pub rules: Rules,
+    /// The cable is plugged in: see [`Fabric::plug`].
+    up: bool,
 }
 
 /// Sees every frame that a link carries: sending NIC, frame, the rule that fired.
@@ -62,9 +64,20 @@ impl Fabric {
     pub fn link(&mut self, a: usize, b: usize, delay: Fs, seed: u64) -> usize {
         let clock = self.nic(a).options().clock;
         assert!(delay >= clock, "a link delay of {delay} fs is below the clock period");
-        self.links.push(Link { ends: [a, b], delay, rules: Rules::new(seed) });
+        self.links.push(Link { ends: [a, b], delay, rules: Rules::new(seed), up: true });
         self.window = self.links.iter().map(|l| l.delay / clock).min().unwrap_or(25);
         self.links.len() - 1
+    }
+
+    /// Plugs a cable in, or out at both ends: frames on it are lost then.
+    pub fn plug(&mut self, link: usize, up: bool) {
+        self.links[link].up = up;
+        for nic in self.links[link].ends {
+            self.nic(nic).set_link(up);
+            if !up {
+                self.inboxes[nic].clear();
+            }
+        }
     }
 
     /// A NIC.
@@ -155,6 +168,9 @@ impl Fabric {
             for from in 0..2 {
                 let (a, b) = (link.ends[from], link.ends[1 - from]);
                 for mut frame in self.nics[a].as_mut().expect(HERE).take_sent() {
+                    if !link.up {
+                        continue;
+                    }
                     let fired = link.rules.apply(from, &mut frame.data);
                     let (delay, copies) = match fired.map(|f| f.action) {
                         Some(Action::Drop) => (0, 0),

@@ -1,6 +1,7 @@
 //! What became of each received frame, from the core's trace ports. For captures and tests.
 //!
-//! Ingress judges frames in the order of arrival. Those it accepts go to one of two engines, each of which judges in order again,
+//! Frames enter ingress from the MAC, in the order in which they came there, or turned round, which bear no number here. Ingress judges
+//! them in the order in which they entered. Those it accepts go to one of two engines, each of which judges in order again,
 //! and are through in the order of arrival. A landing that fails outweighs what the engine said.
 
 use abi::status::{cause, counter};
@@ -35,6 +36,8 @@ const VERDICTS: u64 = (1 << counter::RX_CE) - 1;
 
 /// Collects the verdicts of one core.
 pub(crate) struct Verdicts {
+    entered: Port,
+    turned: Port,
     ingress: Port,
     accepted: Port,
     responder: Port,
@@ -43,10 +46,12 @@ pub(crate) struct Verdicts {
     response: Port,
     cause: Port,
     reset: Port,
-    /// Frames of which the core has the last byte, and frames that ingress has judged.
+    /// Frames of which the core has the last byte, and those of them that have entered ingress.
     delivered: u64,
-    judged: u64,
-    under_way: VecDeque<u64>,
+    inside: u64,
+    /// Frames that ingress has not judged, and those that it has accepted; none is the number of one that was turned round.
+    unjudged: VecDeque<Option<u64>>,
+    under_way: VecDeque<Option<u64>>,
     /// What responder and completer said of frames that are not through yet.
     said: [VecDeque<u8>; 2],
     /// Frame number and verdict.
@@ -56,6 +61,8 @@ pub(crate) struct Verdicts {
 impl Verdicts {
     pub(crate) fn of(m: &Model) -> Self {
         Verdicts {
+            entered: m.port("trace_entered"),
+            turned: m.port("trace_turned"),
             ingress: m.port("trace_ingress"),
             accepted: m.port("trace_accepted"),
             responder: m.port("trace_responder"),
@@ -65,7 +72,8 @@ impl Verdicts {
             cause: m.port("trace_cause"),
             reset: m.port("trace_reset"),
             delivered: 0,
-            judged: 0,
+            inside: 0,
+            unjudged: VecDeque::new(),
             under_way: VecDeque::new(),
             said: Default::default(),
             out: Vec::new(),
@@ -75,16 +83,20 @@ impl Verdicts {
     /// Looks at the ports in each cycle; `delivered`: with the last beat of a frame.
     pub(crate) fn observe(&mut self, m: &Model, delivered: bool) {
         self.delivered += u64::from(delivered);
-        if self.judged == self.delivered && self.under_way.is_empty() {
+        if m.bit(self.entered) {
+            let turned = m.bit(self.turned);
+            self.unjudged.push_back((!turned).then_some(self.inside));
+            self.inside += u64::from(!turned);
+        }
+        if self.inside == self.delivered && self.unjudged.is_empty() && self.under_way.is_empty() {
             return;
         }
         let dropped = m.get(self.ingress) & VERDICTS;
         if dropped != 0 {
-            self.out.push((self.judged, Verdict::Counted(dropped.trailing_zeros() as u8)));
-            self.judged += 1;
+            let frame = self.unjudged.pop_front().expect("judged, but never in");
+            self.tell(frame, Verdict::Counted(dropped.trailing_zeros() as u8));
         } else if m.bit(self.accepted) {
-            self.under_way.push_back(self.judged);
-            self.judged += 1;
+            self.under_way.push_back(self.unjudged.pop_front().expect("accepted, but never in"));
         }
         for (said, port) in self.said.iter_mut().zip([self.responder, self.completer]) {
             let verdict = m.get(port) & VERDICTS;
@@ -99,13 +111,18 @@ impl Verdicts {
                 cause::NONE => Verdict::Counted(said),
                 why => Verdict::NotLanded(why),
             };
-            self.out.push((frame, verdict));
+            self.tell(frame, verdict);
         }
         if m.bit(self.reset) {
-            let lost = self.under_way.drain(..).chain(self.judged..self.delivered);
-            self.out.extend(lost.map(|frame| (frame, Verdict::Reset)));
-            self.judged = self.delivered;
+            let lost = self.under_way.drain(..).chain(self.unjudged.drain(..)).flatten();
+            self.out.extend(lost.chain(self.inside..self.delivered).map(|frame| (frame, Verdict::Reset)));
+            self.inside = self.delivered;
             self.said.iter_mut().for_each(VecDeque::clear);
         }
+    }
+
+    /// Notes the verdict of a frame of the MAC.
+    fn tell(&mut self, frame: Option<u64>, verdict: Verdict) {
+        self.out.extend(frame.map(|frame| (frame, verdict)));
     }
 }

@@ -166,45 +166,39 @@ impl Testbed {
         self.sim().advance();
     }
 
-    /// Creates and connects a pair of QPs.
+    /// Creates and connects a pair of QPs, one on each host.
     pub fn connect(&self, c: &Connect) -> Result<Pair> {
         Ok(self.connect_many(c, 1)?.remove(0))
     }
 
     /// Creates and connects `count` pairs of QPs, on both hosts at the same time.
     pub fn connect_many(&self, c: &Connect, count: usize) -> Result<Vec<Pair>> {
-        let make = |h: &Host| -> Result<Vec<(Qp<Init>, Cq)>> {
-            let one = |_| {
-                let cq = h.device.create_cq(c.cq_entries, &h.eq)?;
-                Ok((h.pd.create_qp(&cq, &cq, c.sizes)?.init(c.access)?, cq))
-            };
-            (0..count).map(one).collect()
-        };
+        let make = |h: &Host| (0..count).map(|_| create(h, c)).collect::<Result<Vec<_>>>();
         let made = both(&self.fabric, self.hosts.each_ref().map(|h| || make(h)))?;
         let qpns = made.each_ref().map(|ends| ends.iter().map(|(qp, _)| qp.qpn()).collect::<Vec<_>>());
         let connect = &|made: Vec<(Qp<Init>, Cq)>, peer: Gid, qpns: &[u32]| -> Result<Vec<End>> {
-            let one = |((qp, cq), qpn): ((Qp<Init>, Cq), &u32)| {
-                let path = Path {
-                    qpn: *qpn,
-                    psn: c.psn,
-                    ip: peer.ip,
-                    mac: peer.mac,
-                    mtu: c.mtu,
-                    gid: 0,
-                    traffic_class: 0,
-                    source_port: 0xc000 | (*qpn as u16 & 0x3fff),
-                    max_dest_reads: 16,
-                    min_rnr_timer: 1,
-                };
-                Ok(End { qp: qp.rtr(&path)?.rts(&SendOptions { psn: c.psn, ..c.send })?, cq })
-            };
-            made.into_iter().zip(qpns).map(one).collect()
+            made.into_iter().zip(qpns).map(|((qp, cq), qpn)| Ok(End { qp: ready(qp, peer, *qpn, c)?, cq })).collect()
         };
         let ([a, b], [of_a, of_b]) = (made, &qpns);
         let [gid_a, gid_b] = self.hosts.each_ref().map(|h| h.gid);
         let ends = [(a, gid_b, of_b), (b, gid_a, of_a)].map(|(made, peer, qpns)| move || connect(made, peer, qpns));
         let [a, b] = both(&self.fabric, ends)?;
         Ok(a.into_iter().zip(b).map(|(a, b)| Pair { a, b }).collect())
+    }
+
+    /// Creates and connects a pair of QPs on the hosts with these numbers, which may be one and the same.
+    pub fn connect_hosts(&self, hosts: [usize; 2], c: &Connect) -> Result<Pair> {
+        let [a, b] = hosts.map(|h| &self.hosts[h]);
+        let ((qa, ca), (qb, cb)) = (create(a, c)?, create(b, c)?);
+        let (na, nb) = (qa.qpn(), qb.qpn());
+        Ok(Pair { a: End { qp: ready(qa, b.gid, nb, c)?, cq: ca }, b: End { qp: ready(qb, a.gid, na, c)?, cq: cb } })
+    }
+
+    /// Creates a QP that is connected with itself.
+    pub fn connect_to_itself(&self, host: usize, c: &Connect) -> Result<End> {
+        let (qp, cq) = create(&self.hosts[host], c)?;
+        let qpn = qp.qpn();
+        Ok(End { qp: ready(qp, self.hosts[host].gid, qpn, c)?, cq })
     }
 }
 
@@ -213,4 +207,27 @@ fn both<T: Send>(fabric: &Shared, programs: [impl FnOnce() -> Result<T> + Send; 
     let mut made = fabric::together(fabric, programs.into());
     let (b, a) = (made.pop().expect("two programs"), made.pop().expect("two programs"));
     Ok([a?, b?])
+}
+
+/// A QP with a completion queue.
+fn create(h: &Host, c: &Connect) -> Result<(Qp<Init>, Cq)> {
+    let cq = h.device.create_cq(c.cq_entries, &h.eq)?;
+    Ok((h.pd.create_qp(&cq, &cq, c.sizes)?.init(c.access)?, cq))
+}
+
+/// Connects a QP with QP `qpn` of host `peer`.
+fn ready(qp: Qp<Init>, peer: Gid, qpn: u32, c: &Connect) -> Result<Qp<Rts>> {
+    let path = Path {
+        qpn,
+        psn: c.psn,
+        ip: peer.ip,
+        mac: peer.mac,
+        mtu: c.mtu,
+        gid: 0,
+        traffic_class: 0,
+        source_port: 0xc000 | (qpn as u16 & 0x3fff),
+        max_dest_reads: 16,
+        min_rnr_timer: 1,
+    };
+    qp.rtr(&path)?.rts(&SendOptions { psn: c.psn, ..c.send })
 }

@@ -66,6 +66,8 @@ pub struct Ingress<const W: usize> {
     pub buf_bytes: Signal<Out, Bits<7>>,
     /// Rows that are free again, in the order of the ring.
     pub freed: Signal<In, Bits<12>>,
+    /// Buffer and FIFO are less than half full: there is room for frames that may be held back.
+    pub room: Signal<Out, Bit>,
     pub count: Signal<Out, Bits<64>>,
     /// A frame is accepted. This or a verdict in `count` comes for each frame, in the order of arrival.
     pub accepted: Signal<Out, Bit>,
@@ -141,6 +143,7 @@ impl<const W: usize> Ingress<W> {
             buf_data: Default::default(),
             buf_bytes: Default::default(),
             freed: Default::default(),
+            room: Default::default(),
             count: Default::default(),
             accepted: Default::default(),
             gids: Default::default(),
@@ -520,6 +523,9 @@ impl<const W: usize> Logic for Ingress<W> {
         self.used.d.next = self.used.q.val() + if store { bits::<20>(1) } else { 0.into() }
             - freed
             - if release { self.holes.q.val() } else { 0.into() };
+
+        let half = elab!(bits::<20>(self._rows.0 as u64 / 2));
+        self.room.next = self.used.q.val() < half && self.fifo.fill.val() < (WAITING / 2) as u64;
 
         let mut count: Bits<64> = 0.into();
         if judged && !taken {

@@ -1,0 +1,531 @@
+//! Turns frames to an address of our own round, between egress and ingress, so that QPs of one NIC reach each other and
+//! themselves, whatever the link does.
+//!
+//! ```text
+//!              +-----------------> mac_tx          the link is up; else the frame is lost, and counted
+//! tx --> held -+
+//!              +--> turned ---+                    a frame whose destination MAC is the port's or a GID's
+//!                             +--> rx
+//! mac_rx --+--------> late ---+                    late: what comes while a turned frame passes
+//!          +------------------+                    otherwise straight through
+//!
+//! cycle      0      1      2      3      4
+//! mac_rx                   M0     M1
+//! turned     whole
+//! starts     1
+//! rx                T0     T1     M0     M1        M0 and M1 were late
+//! ```
+//! Which way a frame goes is decided by its first beat: its destination MAC, and the link. Multicast goes to the link
+//! only. What a turned frame is worth is for ingress to say, as for any other.
+//!
+//! The MAC is never stalled: a turned frame starts only in a gap between two frames of the MAC, whole, when nothing is late;
+//! so no more can be late than the longest frame has beats, and all of it passes before the next turned frame. A MAC that has a
+//! beat in every cycle for ever has no gaps: its frames then have all of ingress.
+//!
+//! Cannot deadlock: `turned` holds the longest frame, and empties as long as ingress and whatever frees the receive buffer go
+//! on, which wait for nothing that is sent. A turned frame starts only while `room` says that the receive buffer is less than
+//! half full: so a host that takes data slowly holds the sender back, through `turned` and egress, and loses no frame.
+
+use super::{BeatSink, BeatSource, Fifo};
+use crate::msg::TableReq;
+use crate::wire::parser::GIDS;
+use abi::{
+    status::counter,
+    table::{gid, id, port},
+    wire,
+};
+use hdl::prelude::*;
+
+/// Addresses of our own: the port's, and one per GID.
+const MACS: usize = GIDS + 1;
+
+/// A beat with all that belongs to it.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Beat<const W: usize> {
+    data: Bits<W>,
+    bytes: Bits<7>,
+    last: Bit,
+    error: Bit,
+}
+
+/// Where a frame of ours goes.
+#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
+enum Way {
+    Link,
+    Round,
+    Lost,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, LogicBlock)]
+pub struct Loopback<const W: usize> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Frames of ours.
+    pub tx: BeatSink<W>,
+    /// Those for the link.
+    pub mac_tx: BeatSource<W>,
+    /// Frames of the link; `ready` is always 1. The error counts with `last`.
+    pub mac_rx: BeatSink<W>,
+    pub mac_rx_error: Signal<In, Bit>,
+    /// All that arrives; the sink must always be ready.
+    pub rx: BeatSource<W>,
+    pub rx_error: Signal<Out, Bit>,
+    /// The receive buffer has room for turned frames.
+    pub room: Signal<In, Bit>,
+    pub link_up: Signal<In, Bit>,
+    /// Copy of the row writes that ingress takes.
+    pub table: Signal<In, TableReq>,
+    pub table_we: Signal<In, Bit>,
+    pub count: Signal<Out, Bits<64>>,
+    /// With the last beat of a frame on `rx`: a frame is in; it is a turned one.
+    pub entered: Signal<Out, Bit>,
+    pub turned_in: Signal<Out, Bit>,
+
+    macs: Arr<DFF<Bits<48>>, MACS>,
+    own: Reg<Bits<MACS>>,
+    up: Reg<Bit>,
+    // Transmit.
+    open: Reg<Bit>,
+    holds: Reg<Bit>,
+    held: DFF<Beat<W>>,
+    way: Reg<Way>,
+    turned: Fifo<Beat<W>>,
+    whole: Reg<Bits<16>>,
+    // Receive.
+    turning: Reg<Bit>,
+    inside: Reg<Bit>,
+    late: Fifo<Beat<W>>,
+}
+
+impl<const W: usize> Loopback<W> {
+    /// With room for `bytes` bytes of turned frames, at least the longest one.
+    pub fn new(bytes: usize) -> Self {
+        assert!([64, 128, 256, 512].contains(&W), "a datapath of {W} bits");
+        assert!(bytes >= wire::MAX_FRAME, "loopback room of {bytes} bytes, less than a frame may have");
+        Loopback {
+            clock: Default::default(),
+            rst: Default::default(),
+            tx: Default::default(),
+            mac_tx: Default::default(),
+            mac_rx: Default::default(),
+            mac_rx_error: Default::default(),
+            rx: Default::default(),
+            rx_error: Default::default(),
+            room: Default::default(),
+            link_up: Default::default(),
+            table: Default::default(),
+            table_we: Default::default(),
+            count: Default::default(),
+            entered: Default::default(),
+            turned_in: Default::default(),
+            macs: Default::default(),
+            own: Default::default(),
+            up: Default::default(),
+            open: Default::default(),
+            holds: Default::default(),
+            held: Default::default(),
+            way: Default::default(),
+            turned: Fifo::new(bytes / (W / 8)),
+            whole: Default::default(),
+            turning: Default::default(),
+            inside: Default::default(),
+            // A turned frame takes a cycle to start, one per beat, and one more when its second beat has just come.
+            late: Fifo::new(wire::MAX_FRAME / (W / 8) + 4),
+        }
+    }
+}
+
+impl<const W: usize> Logic for Loopback<W> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, own, up, open, holds, way, whole, turning, inside);
+        dff_setup!(self, clock, macs, held);
+        clock_reset!(self, clock, rst, turned, late);
+
+        // Our addresses.
+        let req = self.table.val();
+        if self.table_we.val() && req.table == id::PORT && !req.index.any() {
+            self.macs[0].d.next = req.row.get_bits::<48>(elab!(port::MAC.lsb));
+            self.own.d.next = self.own.q.val().replace_bit(0, true);
+        }
+        if self.table_we.val() && req.table == id::GID {
+            for i in 0..GIDS {
+                if req.index == i.to_bits::<24>() {
+                    self.macs[i + 1].d.next = req.row.get_bits::<48>(elab!(gid::MAC.lsb));
+                    self.own.d.next = self.own.q.val().replace_bit(i + 1, req.row.get_bit(elab!(gid::VALID.lsb)));
+                }
+            }
+        }
+        self.up.d.next = self.link_up.val();
+
+        // Take a beat of ours, and at the first of a frame choose its way.
+        let way = self.way.q.val();
+        let holds = self.holds.q.val();
+        let round = holds && way == Way::Round;
+        let goes = match way {
+            Way::Link => self.mac_tx.ready.val(),
+            Way::Round => self.turned.s.ready.val(),
+            Way::Lost => true,
+        };
+        let free = !holds || goes;
+        let take = self.tx.valid.val() && free;
+        let begins = take && !self.open.q.val();
+        self.tx.ready.next = free;
+        let destination = self.tx.data.val().get_bits::<48>(0);
+        let mut same: Bits<MACS> = 0.into();
+        for i in 0..MACS {
+            same = same.replace_bit(i, self.macs[i].q.val() == destination);
+        }
+        let own = (same & self.own.q.val()).any();
+        if free {
+            self.holds.d.next = take;
+        }
+        if take {
+            self.open.d.next = !self.tx.last.val();
+            self.held.d.next = Beat::<W> {
+                data: self.tx.data.val(),
+                bytes: self.tx.bytes.val(),
+                last: self.tx.last.val(),
+                error: false,
+            };
+        }
+        if begins {
+            self.way.d.next = if own {
+                Way::Round
+            } else if self.up.q.val() {
+                Way::Link
+            } else {
+                Way::Lost
+            };
+        }
+        let held = self.held.q.val();
+        self.mac_tx.valid.next = holds && way == Way::Link;
+        self.mac_tx.data.next = held.data;
+        self.mac_tx.bytes.next = held.bytes;
+        self.mac_tx.last.next = held.last;
+        self.turned.s.valid.next = round;
+        self.turned.s.data.next = held;
+        let ends = holds && goes && held.last;
+        let mut count: Bits<64> = 0.into();
+        count = count.replace_bit(counter::TX_LOOPBACK, ends && way == Way::Round);
+        count = count.replace_bit(counter::TX_LINK_DOWN, ends && way == Way::Lost);
+        self.count.next = count;
+
+        // Merge: frames of the MAC as they come, turned ones in the gaps.
+        let turning = self.turning.q.val();
+        let none_late = !self.late.fill.val().any();
+        let straight = none_late && !turning;
+        let beat = Beat::<W> {
+            data: self.mac_rx.data.val(),
+            bytes: self.mac_rx.bytes.val(),
+            last: self.mac_rx.last.val(),
+            error: self.mac_rx_error.val(),
+        };
+        self.mac_rx.ready.next = true;
+        self.late.s.valid.next = self.mac_rx.valid.val() && !straight;
+        self.late.s.data.next = beat;
+        self.late.m.ready.next = !turning;
+        self.turned.m.ready.next = turning;
+        let mut out = self.late.m.data.val();
+        let mut valid = self.late.m.valid.val();
+        if turning {
+            out = self.turned.m.data.val();
+            valid = self.turned.m.valid.val();
+        } else if none_late {
+            out = beat;
+            valid = self.mac_rx.valid.val();
+        }
+        self.rx.valid.next = valid;
+        self.rx.data.next = out.data;
+        self.rx.bytes.next = out.bytes;
+        self.rx.last.next = out.last;
+        self.rx_error.next = out.error;
+        self.entered.next = valid && out.last;
+        self.turned_in.next = turning;
+        if valid && !turning {
+            self.inside.d.next = !out.last;
+        }
+        let starts =
+            straight && !self.mac_rx.valid.val() && !self.inside.q.val() && self.whole.q.val().any() && self.room.val();
+        if starts {
+            self.turning.d.next = true;
+        } else if turning && valid && out.last {
+            self.turning.d.next = false;
+        }
+        let came = round && goes && held.last;
+        if came && !starts {
+            self.whole.d.next = self.whole.q.val() + 1;
+        } else if starts && !came {
+            self.whole.d.next = self.whole.q.val() - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+    use std::collections::VecDeque;
+    use verilate::{Model, Options, bits as raw};
+
+    const PORT: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    const GROUP: [u8; 6] = [0x33, 0x33, 0xff, 0, 0, 1];
+
+    /// The MAC of GID `i` after `set_gid`.
+    fn gid_mac(i: u8) -> [u8; 6] {
+        [2, 0, 0, 0, 1, i]
+    }
+
+    fn build<const W: usize>() -> Model {
+        let options = Options { name: Some(format!("Loopback{W}")), ..Options::default() };
+        Model::of(|| Loopback::<W>::new(16 << 10), options).unwrap()
+    }
+
+    fn write_row(m: &mut Model, table: u8, index: u32, fields: &[(abi::Field, u64)]) {
+        let mut row = [0; 64];
+        fields.iter().for_each(|(f, v)| f.set(&mut row, *v));
+        let mut bits = Bits::<512>::default();
+        for (i, byte) in row.iter().enumerate() {
+            bits = bits | Bits::<512>::from(u64::from(*byte)) << (8 * i as u64);
+        }
+        let req = TableReq { table: table.to_bits(), index: index.to_bits(), write: true, row: bits };
+        m.set_bytes("table", &raw::of(req));
+        m.set("table_we", 1);
+        m.tick();
+        m.set("table_we", 0);
+    }
+
+    fn word(mac: [u8; 6]) -> u64 {
+        mac.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b))
+    }
+
+    fn set_gid(m: &mut Model, i: u8, valid: bool) {
+        write_row(m, id::GID, i.into(), &[(gid::VALID, valid.into()), (gid::MAC, word(gid_mac(i)))]);
+    }
+
+    fn start(m: &mut Model) {
+        m.reset();
+        write_row(m, id::PORT, 0, &[(port::MAC, word(PORT))]);
+        set_gid(m, 3, true);
+        set_gid(m, 15, true);
+        m.set("link_up", 1);
+        m.set("room", 1);
+        m.set("mac_tx.ready", 1);
+        m.tick();
+    }
+
+    /// A frame being driven beat by beat.
+    #[derive(Default)]
+    struct Driver {
+        frames: VecDeque<Vec<u8>>,
+        at: usize,
+    }
+    impl Driver {
+        fn drive(&self, m: &mut Model, port: &str, width: usize, valid: bool) -> bool {
+            let frame = self.frames.front().filter(|_| valid);
+            m.set(&*format!("{port}.valid"), frame.is_some().into());
+            let Some(frame) = frame else { return false };
+            let end = (self.at + width).min(frame.len());
+            let mut data = frame[self.at..end].to_vec();
+            data.resize(width, 0xee);
+            m.set_bytes(&*format!("{port}.data"), &data);
+            m.set(&*format!("{port}.bytes"), (end - self.at) as u64);
+            m.set(&*format!("{port}.last"), (end == frame.len()).into());
+            true
+        }
+        fn step(&mut self, width: usize) {
+            self.at += width;
+            if self.frames.front().is_some_and(|f| self.at >= f.len()) {
+                self.frames.pop_front();
+                self.at = 0;
+            }
+        }
+    }
+
+    /// Collects frames of a stream.
+    #[derive(Default)]
+    struct Collector {
+        building: Vec<u8>,
+        frames: Vec<Vec<u8>>,
+    }
+    impl Collector {
+        fn take(&mut self, m: &Model, port: &str) {
+            let n = m.get(&*format!("{port}.bytes")) as usize;
+            self.building.extend_from_slice(&m.get_bytes(&*format!("{port}.data"))[..n]);
+            if m.bit(&*format!("{port}.last")) {
+                self.frames.push(std::mem::take(&mut self.building));
+            }
+        }
+    }
+
+    fn frame(rng: &mut ChaCha8Rng, destination: [u8; 6]) -> Vec<u8> {
+        let len = match rng.random_range(0..10) {
+            0 => wire::MAX_FRAME,
+            1..=5 => rng.random_range(60..200),
+            _ => rng.random_range(60..=wire::MAX_FRAME),
+        };
+        let mut f = vec![0; len];
+        rng.fill_bytes(&mut f);
+        f[..6].copy_from_slice(&destination);
+        f
+    }
+
+    /// Both directions under random stalls: each frame comes out where it belongs, whole, in the order of its source; the MAC is
+    /// never stalled and loses nothing.
+    fn all_go_their_way<const W: usize>() {
+        let mut m = build::<W>();
+        for seed in 0..verilate::scale(6) as u64 {
+            start(&mut m);
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let (mut tx, mut rx) = (Driver::default(), Driver::default());
+            let (mut wire, mut turned, mut from_mac) = (vec![], VecDeque::new(), VecDeque::new());
+            for _ in 0..80 {
+                let way = rng.random_range(0..5);
+                let f = frame(&mut rng, [PORT, gid_mac(3), gid_mac(15), PEER, GROUP][way]);
+                if way < 3 {
+                    turned.push_back(f.clone());
+                } else {
+                    wire.push(f.clone());
+                }
+                tx.frames.push_back(f);
+                let f = frame(&mut rng, PORT);
+                from_mac.push_back(f.clone());
+                rx.frames.push_back(f);
+            }
+            let (mut sent, mut arrived) = (Collector::default(), Collector::default());
+            // With a MAC at full rate until its frames are out, or with gaps.
+            let busy = seed % 2 == 0;
+            let (mut mac_on, mut room, mut drops) = (true, true, 0u64);
+            for cycle in 0.. {
+                assert!(
+                    cycle < 200_000,
+                    "seed {seed}: {} to send, {} turned, {} of {} sent, {} of the MAC missing",
+                    tx.frames.len(),
+                    turned.len(),
+                    sent.frames.len(),
+                    wire.len(),
+                    from_mac.len()
+                );
+                let valid = rng.random_bool(0.8) || tx.at > 0 && rng.random_bool(0.9);
+                let sends = tx.drive(&mut m, "tx", W / 8, valid);
+                if rx.at == 0 {
+                    mac_on = busy || rng.random_bool(0.1);
+                }
+                let receives = rx.drive(&mut m, "mac_rx", W / 8, mac_on);
+                if cycle % 50 == 0 {
+                    room = rng.random_bool(0.7);
+                }
+                m.set("room", room.into());
+                m.set("mac_tx.ready", rng.random_bool(0.7).into());
+                m.set("rx.ready", 1);
+                m.eval();
+                assert!(m.bit("mac_rx.ready"));
+                drops += m.get("count") >> counter::TX_LINK_DOWN & 1;
+                if m.bit("mac_tx.valid") && m.bit("mac_tx.ready") {
+                    sent.take(&m, "mac_tx");
+                }
+                if m.bit("rx.valid") {
+                    assert_eq!(m.bit("entered"), m.bit("rx.last"));
+                    let from_turned = m.bit("turned_in");
+                    arrived.take(&m, "rx");
+                    if m.bit("rx.last") {
+                        let queue = if from_turned { &mut turned } else { &mut from_mac };
+                        let want = queue.pop_front().expect("a frame that nobody sent");
+                        let got = arrived.frames.pop().unwrap();
+                        assert_eq!(got, want, "seed {seed}, cycle {cycle}, turned {from_turned}");
+                    }
+                }
+                let taken = sends && m.bit("tx.ready");
+                m.tick();
+                if taken {
+                    tx.step(W / 8);
+                }
+                if receives {
+                    rx.step(W / 8);
+                }
+                if tx.frames.is_empty() && turned.is_empty() && from_mac.is_empty() && sent.frames.len() == wire.len() {
+                    break;
+                }
+            }
+            assert_eq!(sent.frames, wire, "seed {seed}");
+            assert_eq!(drops, 0);
+        }
+    }
+
+    #[test]
+    fn all_go_their_way_at_64_bits() {
+        all_go_their_way::<64>();
+    }
+    #[test]
+    fn all_go_their_way_at_512_bits() {
+        all_go_their_way::<512>();
+    }
+
+    /// Sends frames one after the other; returns what came out at the link and at ingress.
+    fn send(m: &mut Model, frames: &[Vec<u8>], cycles: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>, [u64; 2]) {
+        let mut tx = Driver { frames: frames.iter().cloned().collect(), at: 0 };
+        let (mut sent, mut arrived, mut counts) = (Collector::default(), Collector::default(), [0; 2]);
+        for _ in 0..cycles {
+            let sends = tx.drive(m, "tx", 64, true);
+            m.set("mac_rx.valid", 0);
+            m.eval();
+            for (n, which) in counts.iter_mut().zip([counter::TX_LOOPBACK, counter::TX_LINK_DOWN]) {
+                *n += m.get("count") >> which & 1;
+            }
+            if m.bit("mac_tx.valid") && m.bit("mac_tx.ready") {
+                sent.take(m, "mac_tx");
+            }
+            if m.bit("rx.valid") {
+                arrived.take(m, "rx");
+            }
+            let taken = sends && m.bit("tx.ready");
+            m.tick();
+            if taken {
+                tx.step(64);
+            }
+        }
+        (sent.frames, arrived.frames, counts)
+    }
+
+    #[test]
+    fn without_link_ours_turn_round_and_the_others_are_lost() {
+        let mut m = build::<512>();
+        start(&mut m);
+        m.set("link_up", 0);
+        m.set("mac_tx.ready", 0);
+        m.tick();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let frames = [PEER, PORT, GROUP, gid_mac(3), PEER].map(|d| frame(&mut rng, d));
+        let (sent, arrived, counts) = send(&mut m, &frames, 3000);
+        assert_eq!(arrived, [frames[1].clone(), frames[3].clone()]);
+        assert!(sent.is_empty());
+        assert_eq!(counts, [2, 3]);
+    }
+
+    #[test]
+    fn a_cleared_address_is_no_longer_ours() {
+        let mut m = build::<512>();
+        start(&mut m);
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let f = frame(&mut rng, gid_mac(15));
+        assert_eq!(send(&mut m, &[f.clone()], 500), (vec![], vec![f.clone()], [1, 0]));
+        set_gid(&mut m, 15, false);
+        assert_eq!(send(&mut m, &[f.clone()], 500), (vec![f], vec![], [0, 0]));
+    }
+
+    #[test]
+    fn what_has_turned_goes_on_while_the_link_is_paused() {
+        let mut m = build::<512>();
+        start(&mut m);
+        m.set("mac_tx.ready", 0);
+        m.set("room", 0);
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let frames = [PORT, PEER].map(|d| frame(&mut rng, d));
+        assert_eq!(send(&mut m, &frames, 500).1, [] as [Vec<u8>; 0]);
+        m.set("room", 1);
+        assert_eq!(send(&mut m, &[], 500).1, [frames[0].clone()]);
+    }
+}
