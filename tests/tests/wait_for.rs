@@ -159,6 +159,54 @@ fn while_the_link_is_paused_the_receive_side_goes_on() {
 }
 
 #[test]
+fn while_the_link_is_paused_what_has_turned_round_goes_on() {
+    let mut s = Scene::new();
+    let mut own = s.bed.connect_to_itself(0, &connect()).unwrap();
+    let area = region(&s.bed.hosts[0].pd, LEN, Access::all(), |_| GUARD);
+    // Ahead of the frames for the paused link.
+    s.hold(0, Hold { mac_tx: true, ..Hold::default() });
+    write(&mut own, &s.source[0], &area, LEN);
+    pass(&s.bed, 100);
+    for _ in 0..40 {
+        s.post(0, LEN);
+    }
+    wait(&s.bed, &mut own.cq, "WRITE to itself, the link paused").status.unwrap();
+    assert!(bytes(&area) == bytes(&s.source[0]));
+    // Behind them: it waits, and nobody for it.
+    write(&mut own, &s.source[0], &area, LEN);
+    for _ in 0..5 {
+        s.post(1, LEN);
+        s.arrives(1, LEN, "WRITE into a host that cannot send");
+    }
+    s.hold(0, Hold::default());
+    wait(&s.bed, &mut own.cq, "WRITE to itself after the pause").status.unwrap();
+    (0..40).for_each(|_| s.completes(0, "what had waited for the link"));
+    (0..5).for_each(|_| s.completes(1, "what had waited for its ACK"));
+    s.ends_well("after the pause");
+}
+
+#[test]
+fn without_writes_taken_a_full_loopback_holds_up_egress_only() {
+    let mut s = Scene::new();
+    let mut own = s.bed.connect_to_itself(0, &connect()).unwrap();
+    let area = region(&s.bed.hosts[0].pd, 8 * LEN, Access::all(), |_| GUARD);
+    s.hold(0, Hold { write_data: true, ..Hold::default() });
+    for _ in 0..60 {
+        write(&mut own, &s.source[0], &area, LEN);
+    }
+    for _ in 0..40 {
+        s.post(0, LEN);
+        s.post(1, LEN);
+    }
+    pass(&s.bed, 1000);
+    s.hold(0, Hold::default());
+    (0..60).for_each(|_| wait(&s.bed, &mut own.cq, "WRITE to itself").status.unwrap());
+    (0..40).for_each(|_| s.completes(0, "what had waited behind it"));
+    (0..40).for_each(|_| s.completes(1, "what had waited for writes"));
+    s.ends_well("a full loopback");
+}
+
+#[test]
 fn a_qp_without_receives_holds_nobody_up() {
     let mut s = Scene::new();
     let mut dry = s.bed.connect(&connect()).unwrap();

@@ -46,7 +46,7 @@ pub const KEYS: usize = 1024;
 /// Most protection domains.
 pub const PDS: usize = 256;
 /// GID table entries.
-pub const GIDS: usize = 16;
+pub const GIDS: usize = table::GIDS;
 /// Most owners: doorbell pages.
 pub const OWNERS: u32 = 16;
 /// MTT entries that a region takes at least: with [`KEYS`] regions the table is full, so the smallest never miss room.

@@ -259,6 +259,9 @@ layout! {
     }
 }
 
+/// Entries of the GID table.
+pub const GIDS: usize = 16;
+
 layout! {
     /// GID table entry: one of the port's own addresses.
     pub mod gid: 64 {

@@ -28,10 +28,9 @@
 
 use super::{BeatSink, BeatSource, Fifo};
 use crate::msg::TableReq;
-use crate::wire::parser::GIDS;
 use abi::{
     status::counter,
-    table::{gid, id, port},
+    table::{GIDS, gid, id, port},
     wire,
 };
 use hdl::prelude::*;

@@ -17,7 +17,7 @@ use abi::{status::counter, wire};
 use hdl::prelude::*;
 
 /// Rows of the GID table.
-pub const GIDS: usize = 16;
+pub const GIDS: usize = abi::table::GIDS;
 /// Cycles from `valid` to `out_valid`.
 pub const PARSER_LATENCY: usize = 5;
 /// Cycles from `valid` to `udp_len`.
