@@ -510,9 +510,9 @@ mod tests {
         start(&mut m);
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let f = frame(&mut rng, gid_mac(15));
-        assert_eq!(send(&mut m, &[f.clone()], 500), (vec![], vec![f.clone()], [1, 0]));
+        assert_eq!(send(&mut m, std::slice::from_ref(&f), 500), (vec![], vec![f.clone()], [1, 0]));
         set_gid(&mut m, 15, false);
-        assert_eq!(send(&mut m, &[f.clone()], 500), (vec![f], vec![], [0, 0]));
+        assert_eq!(send(&mut m, std::slice::from_ref(&f), 500), (vec![f], vec![], [0, 0]));
     }
 
     #[test]
