@@ -341,6 +341,9 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<RxOp>::join(&mut self.completer.op, &mut self.dispatch.from_completer);
         Source::<RxOp>::join(&mut self.dispatch.op, &mut self.landing.op);
         Source::<Landed>::join(&mut self.landing.landed, &mut self.commit.landed);
+        self.commit.written.next = self.landing.written.val();
+        self.completion.soon.next = self.landing.landed.data.val().op.completion.cqn;
+        self.completion.soon_valid.next = self.landing.landed.valid.val();
         self.commit.issued.next = self.dma_write.issued.val();
         Source::<Completion>::join(&mut self.commit.completion, &mut self.completion.completion);
         Source::<ReplyGo>::join(&mut self.commit.go, &mut self.respond.go);

@@ -7,7 +7,8 @@
 //! ```text
 //! req -> (Keys: 5 cycles) -> regions -> cut -> (Translate: 3 cycles) -> chunks
 //! ```
-//! Both FIFOs pass a message on at once while they are empty. Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
+//! Both FIFOs pass a message on at once while they are empty, and a contiguous region (or a fault) with nothing before it
+//! goes past the translation. Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
 //! its own room.
 
 use super::{keys::Region, translate::Step};
@@ -107,8 +108,11 @@ impl Logic for Access {
         let fault = region.cause != 0;
         let last = fault || cut.left.cast::<15>() <= cut.room;
         let len = if last { cut.left } else { cut.room.get_bits::<14>(0) };
+        let fresh = self.region.val();
+        let alone = !waits && !self.booked.q.val().any();
+        let past = alone && self.region_valid.val() && (fresh.contiguous || fresh.cause != 0);
         let may_step = self.booked.q.val() != bits::<5>(CHUNKS as u64);
-        let valid = (waits || self.region_valid.val()) && may_step;
+        let valid = (waits || self.region_valid.val()) && may_step && !past;
         let steps = valid && self.step.ready.val();
         self.step.valid.next = valid;
         self.step.data.next = Step {
@@ -120,7 +124,7 @@ impl Logic for Access {
         };
         self.regions.m.ready.next = steps && last;
         self.regions.s.data.next = self.region.val();
-        self.regions.s.valid.next = self.region_valid.val() && (waits || !(steps && last));
+        self.regions.s.valid.next = self.region_valid.val() && !past && (waits || !(steps && last));
         if steps {
             self.begun.d.next = !last;
             self.cut.d.next = Cut {
@@ -134,21 +138,27 @@ impl Logic for Access {
 
         // To the client, past the FIFO if that is empty.
         let queued = self.chunks.m.valid.val();
-        let offers = queued || self.done_valid.val();
-        self.chunk.data.next = if queued { self.chunks.m.data.val() } else { self.done.val() };
+        let offers = queued || self.done_valid.val() || past;
+        let mut chunk = self.done.val();
+        if past {
+            chunk = Chunk { iova: fresh.iova, len: fresh.len, offset: 0.into(), last: true, cause: fresh.cause };
+        }
+        self.chunk.data.next = if queued { self.chunks.m.data.val() } else { chunk };
         self.chunk.valid.next = offers;
-        self.chunks.s.data.next = self.done.val();
-        self.chunks.s.valid.next = self.done_valid.val() && (queued || !self.chunk.ready.val());
+        self.chunks.s.data.next = chunk;
+        self.chunks.s.valid.next = (self.done_valid.val() || past) && (queued || !self.chunk.ready.val());
         self.chunks.m.ready.next = self.chunk.ready.val();
         let gone = offers && self.chunk.ready.val();
-        if asks && !(steps && last) {
+        let leaves = steps && last || past;
+        if asks && !leaves {
             self.asked.d.next = self.asked.q.val() + 1;
-        } else if steps && last && !asks {
+        } else if leaves && !asks {
             self.asked.d.next = self.asked.q.val() - 1;
         }
-        if steps && !gone {
+        let books = steps || past;
+        if books && !gone {
             self.booked.d.next = self.booked.q.val() + 1;
-        } else if gone && !steps {
+        } else if gone && !books {
             self.booked.d.next = self.booked.q.val() - 1;
         }
     }

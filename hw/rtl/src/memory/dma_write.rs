@@ -6,11 +6,11 @@
 //! and every beat comes out in the lanes it goes to.
 //!
 //! ```text
-//! request  taken | cut | AW valid
-//!                      | read buffer .. READ_LATENCY .. data | strobes, FIFO | W valid
+//! request  taken, cut | AW valid
+//!                     | read buffer .. READ_LATENCY .. data | strobes, FIFO | W valid
 //! ```
 //!
-//! The cut of the next burst happens under the last beat of the one before: beats follow each other without a gap, and a
+//! A request that finds the channel busy waits in a register. The cut of the next burst happens under the last beat of the one before: beats follow each other without a gap, and a
 //! write of one beat takes one cycle. Rows of the receive buffer are freed as their last beat leaves it.
 //!
 //! Cannot deadlock: it waits for AW, W and B of the bus only, and a beat is read when its room in the FIFO is sure.
@@ -214,41 +214,49 @@ impl<const W: usize> Logic for DmaWriter<W> {
         self.axi.aw_addr.next = self.aw_addr.q.val();
         self.axi.aw_len.next = self.aw_len.q.val();
 
-        // Cut the next burst from the present request, as the burst before ends.
-        let now = self.now.q.val();
+        // Cut the next burst, as the burst before ends: from the present request, or from the one that comes now.
+        let have = self.have.q.val();
+        let now = if have { self.now.q.val() } else { self.req.data.val() };
+        let valid = have || self.req.valid.val();
         let next = !self.active.q.val() || (go && last);
-        let gap: Bits<14> = limit - (now.iova.get_bits::<14>(0) & (limit - 1));
-        let whole = now.is_inline || now.len <= gap; // inline data stays inside 4 KiB and needs few beats
-        let take = if whole { now.len } else { gap };
         let offset = now.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
+        let inside = now.iova.get_bits::<14>(0) & (limit - 1);
+        let whole = now.is_inline || inside.cast::<15>() + now.len.cast::<15>() <= limit.cast::<15>(); // inline data stays inside 4 KiB and needs few beats
+        let gap: Bits<14> = limit - inside;
+        let take = if whole { now.len } else { gap };
+        let left = if whole { now.len + offset.cast::<14>() } else { limit - (inside & !bits::<14>(W as u64 / 8 - 1)) };
         if next {
-            self.active.d.next = self.have.q.val();
+            self.active.d.next = valid;
             self.burst.d.next = Burst {
                 iova: now.iova,
                 source: now.buf - offset.cast::<20>(),
                 lane: offset,
-                left: if now.len == 0 { 0.into() } else { take.get_bits::<13>(0) + offset.cast::<13>() },
+                left: if now.len == 0 { 0.into() } else { left.get_bits::<13>(0) },
                 first: true,
                 is_inline: now.is_inline,
                 ends: whole,
                 rows: if whole { now.rows } else { 0.into() },
             };
-            if now.is_inline && self.have.q.val() {
+            if now.is_inline && valid {
                 self.window.d.next = now.data.cast::<WINDOW>() << cat!(9; offset, bits::<3>(0));
             }
-            self.now.d.next.iova = now.iova + take.cast::<64>();
-            self.now.d.next.buf = now.buf + take.cast::<20>();
-            self.now.d.next.len = now.len - take;
         }
-        let load = !self.have.q.val() || (next && whole);
+        // What is left of it waits, or the next request.
+        let load = !have || (next && whole);
         let counts = self.req.valid.val() && self.req.data.val().len != 0;
         self.req.ready.next = load;
         if load {
-            self.have.d.next = self.req.valid.val();
+            self.have.d.next = self.req.valid.val() && (have || !next || !whole);
             self.now.d.next = self.req.data.val();
             if counts {
                 self.taken.d.next = self.taken.q.val() + 1;
             }
+        }
+        if next && !whole {
+            self.now.d.next = now;
+            self.now.d.next.iova = now.iova + take.cast::<64>();
+            self.now.d.next.buf = now.buf + take.cast::<20>();
+            self.now.d.next.len = now.len - take;
         }
         self.issued.next = if counts { self.taken.q.val() + 1 } else { self.taken.q.val() };
 

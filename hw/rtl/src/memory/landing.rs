@@ -2,19 +2,20 @@
 //!
 //! For responder and completer before it (through `order`), commit behind it. Steps are taken in order; each that moves
 //! bytes asks the receive access port at once, so that several checks are under way, and waits in a queue for its
-//! turn. At its turn the halt bit of its QP's side is read, its chunks become DMA writes straight from the receive
-//! buffer, and the packet's last step goes on as a `Landed`, once the channel has taken all writes of the packet.
+//! turn. At its turn the halt bit of its QP's side is read (for a step that need not wait, as it is taken), its chunks
+//! become DMA writes straight from the receive buffer, and the packet's last step goes on as a `Landed`. Its last write is
+//! then on offer to the channel: what follows from the packet must wait until `written`.
 //!
 //! The first fault of a packet is its cause; the steps behind it write nothing. It also *halts* that side of the QP: later
 //! packets write nothing and go on with `FLUSHED`, until a `LOAD` row of that side clears the halt. Every packet
 //! frees its buffer rows, with its last write or with a write of 0 bytes.
 //!
 //! ```text
-//! cycle   0      1       2 ..  9    10     11      12
-//! op    taken | asks | (access) .. look | judge | write
-//!                                                | Landed, if the write is taken in 12
+//! cycle   0             1 ..          5                6
+//! op    taken, asks | (access) .. | judge, Landed | write, `written` if it is taken
+//!       look, if none waits
 //! ```
-//! A step takes 2 cycles (1 more for every chunk but the first). Cannot deadlock: it waits for access, the write channel
+//! A step takes 2 cycles, look and judge (1 more for every chunk but the first). Cannot deadlock: it waits for access, the write channel
 //! and commit, none of which waits for it. Halt bits need no clearing at reset: a queue is loaded before it is used.
 
 use crate::{
@@ -39,6 +40,8 @@ pub struct Landing {
     pub op: Sink<RxOp>,
     /// Packets that have landed, in order.
     pub landed: Source<Landed>,
+    /// The channel has all writes of the packets that have landed, the last one in this cycle.
+    pub written: Signal<Out, Bit>,
     /// To the receive access port.
     pub req: Source<AccessReq>,
     /// From it.
@@ -60,8 +63,6 @@ pub struct Landing {
     cause: Reg<Bits<8>>,
     write_valid: Reg<Bit>,
     write_data: DFF<DmaWrite>,
-    out_valid: Reg<Bit>,
-    out: DFF<Landed>,
     answered: Reg<Bit>,
     fault: Reg<Bit>,
 }
@@ -73,6 +74,7 @@ impl Default for Landing {
             rst: Default::default(),
             op: Default::default(),
             landed: Default::default(),
+            written: Default::default(),
             req: Default::default(),
             chunk: Default::default(),
             write: Default::default(),
@@ -86,8 +88,6 @@ impl Default for Landing {
             cause: Default::default(),
             write_valid: Default::default(),
             write_data: Default::default(),
-            out_valid: Default::default(),
-            out: Default::default(),
             answered: Default::default(),
             fault: Default::default(),
         }
@@ -97,47 +97,47 @@ impl Default for Landing {
 impl Logic for Landing {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, asking, judging, cause, write_valid, out_valid, answered, fault);
-        dff_setup!(self, clock, ask, write_data, out);
+        regs!(self, clock, rst, asking, judging, cause, write_valid, answered, fault);
+        dff_setup!(self, clock, ask, write_data);
         clock_reset!(self, clock, rst, pending);
         clock!(self, clock, halts);
 
-        // Take a step; if it moves bytes, ask.
-        let op = self.op.data.val();
-        let ask_gone = !self.asking.q.val() || self.req.ready.val();
-        let ready = self.pending.s.ready.val() && ask_gone;
+        // Take a step; if it moves bytes, ask, in this cycle if the port takes it.
+        let new = self.op.data.val();
+        let asking = self.asking.q.val();
+        let ready = self.pending.s.ready.val() && !asking;
         let take = self.op.valid.val() && ready;
-        let asks = take && op.write && op.len != 0;
+        let asks = take && new.write && new.len != 0;
         self.op.ready.next = ready;
-        self.pending.s.data.next = op;
+        self.pending.s.data.next = new;
         self.pending.s.valid.next = take;
-        self.asking.d.next = asks || !ask_gone;
+        let req =
+            AccessReq { key: new.key, va: new.va, len: new.len, span: new.span, pd: new.pd, need: new.need };
+        self.req.data.next = if asking { self.ask.q.val() } else { req };
+        self.req.valid.next = asking || asks;
+        self.asking.d.next = (asking || asks) && !self.req.ready.val();
         if asks {
-            self.ask.d.next =
-                AccessReq { key: op.key, va: op.va, len: op.len, span: op.span, pd: op.pd, need: op.need };
+            self.ask.d.next = req;
         }
-        self.req.data.next = self.ask.q.val();
-        self.req.valid.next = self.asking.q.val();
 
-        // Look: read the halt bit of the oldest step.
+        // Look: read the halt bit of the oldest step, that may be the one that comes now.
         let op = self.pending.m.data.val();
+        let waits = self.pending.m.valid.val();
         let judging = self.judging.q.val();
-        let look = self.pending.m.valid.val() && !judging;
+        let look = !judging && (waits || take);
         let side = cat!(13; op.response, op.qpn);
         self.halts.re.next = look;
-        self.halts.raddr.next = side;
+        self.halts.raddr.next = if waits { side } else { cat!(13; new.response, new.qpn) };
         if look {
             self.judging.d.next = true;
         }
 
         // Judge: one chunk a cycle, or the step that moves nothing.
-        let landed = self.out_valid.q.val() && !self.write_valid.q.val();
         let write_gone = !self.write_valid.q.val() || self.write.ready.val();
-        let out_gone = !self.out_valid.q.val() || (landed && self.landed.ready.val());
-        let room = judging && write_gone && out_gone;
         let chunk = self.chunk.data.val();
         let moves = op.write && op.len != 0;
-        let act = room && (!moves || self.chunk.valid.val());
+        let may = judging && write_gone;
+        let present = may && (!moves || self.chunk.valid.val());
         let before = self.cause.q.val();
         let halted = self.halts.rdata.val();
         let fresh = before == 0 && !halted;
@@ -145,6 +145,8 @@ impl Logic for Landing {
         let writes = fresh && moves && chunk.cause == 0;
         let done = !moves || chunk.last;
         let ends = done && op.last;
+        let goes = !ends || self.landed.ready.val();
+        let act = present && goes;
         let verdict = if before != 0 {
             before
         } else if halted {
@@ -154,10 +156,11 @@ impl Logic for Landing {
         } else {
             0.into()
         };
-        self.chunk.ready.next = room && moves;
+        self.chunk.ready.next = may && moves && goes;
         self.pending.m.ready.next = act && done;
+        self.landed.data.next = Landed { cause: verdict, op: op };
+        self.landed.valid.next = present && ends;
         self.write_valid.d.next = !write_gone;
-        self.out_valid.d.next = !out_gone;
         if act {
             if writes || (ends && op.rows != 0) {
                 self.write_valid.d.next = true;
@@ -171,8 +174,6 @@ impl Logic for Landing {
                 };
             }
             if ends {
-                self.out_valid.d.next = true;
-                self.out.d.next = Landed { cause: verdict, op: op };
                 self.cause.d.next = 0.into();
             } else if fails {
                 self.cause.d.next = chunk.cause;
@@ -183,8 +184,7 @@ impl Logic for Landing {
         }
         self.write.data.next = self.write_data.q.val();
         self.write.valid.next = self.write_valid.q.val();
-        self.landed.data.next = self.out.q.val();
-        self.landed.valid.next = landed;
+        self.written.next = write_gone;
 
         // Halt, or clear a halt in a cycle that does neither read nor halt.
         let halt = act && fails;
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A packet goes on only when the channel has all its writes; counts faults.
+    /// A packet that has landed has given all its writes to the channel once `written` is up; counts faults.
     #[derive(Default)]
     struct Order {
         writes: u64,
@@ -295,11 +295,11 @@ mod tests {
     impl Actor for Order {
         fn drive(&mut self, _: &mut Model) {}
         fn observe(&mut self, m: &Model) {
-            if m.bit("landed.valid") {
-                assert!(self.writes >= self.need[self.landed], "landed before its writes were taken");
-                self.landed += usize::from(m.bit("landed.ready"));
-            }
             self.writes += u64::from(m.bit("write.valid") && m.bit("write.ready"));
+            if m.bit("written") && self.landed > 0 {
+                assert!(self.writes >= self.need[self.landed - 1], "written before its writes were taken");
+            }
+            self.landed += usize::from(m.bit("landed.valid") && m.bit("landed.ready"));
             self.faults += m.get("count") >> KEY_FAULT & 1;
         }
         fn done(&self) -> bool {

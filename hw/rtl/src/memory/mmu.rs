@@ -6,7 +6,7 @@
 //! rx_req -> Access --+-> Keys -----+--> Access -> rx_chunk
 //! tx_req -> Access --+-> Translate +--> Access -> tx_chunk
 //! ```
-//! A request's first chunk is there 10 cycles after the request is taken. Cannot deadlock: see the parts; neither side
+//! A request's first chunk is there 8 cycles after the request is taken, 5 if its region is contiguous and nothing is before it. Cannot deadlock: see the parts; neither side
 //! can hold the other up, as answers go into room that the asking port keeps free.
 
 use super::{

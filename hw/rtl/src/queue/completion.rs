@@ -10,7 +10,8 @@
 //! event                                then COMPLETION
 //! ```
 //!
-//! 4 cycles a CQE; 5 with an event. The event is offered only when the CQE's write has been taken: event's own writes go
+//! 4 cycles a CQE; 5 with an event. A completion that is announced (`soon`) in the cycle before it comes, while the engine is
+//! idle, has its rows read then, and leaves out `Read`. The event is offered only when the CQE's write has been taken: event's own writes go
 //! through the same ordered channel and so stand behind it.
 //!
 //! *Doorbells* are always accepted. They read, modify and write a row (`bell`) that no one else writes: consumer index,
@@ -85,6 +86,9 @@ pub struct CompletionQueue {
     pub rst: Signal<In, Bit>,
     /// What to complete.
     pub completion: Sink<Completion>,
+    /// Perhaps the next cycle brings a completion for this CQ.
+    pub soon: Signal<In, Bits<12>>,
+    pub soon_valid: Signal<In, Bit>,
     /// CQ doorbells, each in one cycle.
     pub ring: Signal<In, Ring>,
     pub ring_valid: Signal<In, Bit>,
@@ -101,6 +105,9 @@ pub struct CompletionQueue {
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
+    /// The rows of `early_cqn` are being read.
+    early: Reg<Bit>,
+    early_cqn: DFF<Bits<12>>,
     job: Reg<Job>,
     cqn: Reg<Bits<12>>,
     taken: DFF<Completion>,
@@ -154,10 +161,10 @@ impl CompletionQueue {
 impl Logic for CompletionQueue {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, job, cqn, clear, rang, wrote, met, jobs_in, jobs_out, look, arms_next);
+        regs!(self, clock, rst, state, early, job, cqn, clear, rang, wrote, met, jobs_in, jobs_out, look, arms_next);
         regs!(self, clock, rst, write_due, event_due, error_due);
         dff_setup!(self, clock, taken, rung, wrote_cqn, wrote_bell, met_bell, write_data, event_data);
-        dff_setup!(self, clock, error_qpn, error_generation);
+        dff_setup!(self, clock, error_qpn, error_generation, early_cqn);
         clock!(self, clock, rows, live, bell, bell_copy, jobs);
 
         self.completion.ready.next = false;
@@ -232,6 +239,8 @@ impl Logic for CompletionQueue {
         };
         let mut look = self.look.q.val();
         let mut fired = false;
+        self.early.d.next = false;
+        self.early_cqn.d.next = self.soon.val();
 
         match state {
             State::Clear => {
@@ -284,9 +293,15 @@ impl Logic for CompletionQueue {
                     self.cqn.d.next = done.cqn;
                     self.job.d.next = Job::Cqe;
                     if done.valid {
-                        read = true;
-                        self.state.d.next = State::Read;
+                        let rings = rang && rung.number == done.cqn;
+                        let here = self.early.q.val() && self.early_cqn.q.val() == done.cqn && !rings;
+                        read = !here;
+                        self.state.d.next = if here { State::Decide } else { State::Read };
                     }
+                } else if self.soon_valid.val() {
+                    address = self.soon.val();
+                    read = true;
+                    self.early.d.next = true;
                 }
             }
             State::Pop => {
@@ -552,6 +567,9 @@ mod tests {
                 ring(&mut m, i as u64, consumer & 0xff_ffff, arm && !solicited, solicited, cq.sequence & 3);
             }
             m.set("now", m.cycle());
+            // Completions are announced now and then, rightly or not.
+            m.set("soon_valid", rng.random_bool(0.5).into());
+            m.set("soon", if rng.random() { i } else { rng.random_range(0..CQS) } as u64);
             bench::cycle(&mut m, &mut [&mut c, &mut w, &mut e, &mut q]);
             while let Some(beat) = w.pop() {
                 assert_eq!((beat.get("len"), beat.get("is_inline"), beat.get("rows")), (32, 1, 0));

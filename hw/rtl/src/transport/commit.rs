@@ -4,8 +4,8 @@
 //! ```text
 //! cycle        0      1          2         3
 //! landed       take
-//! completion          valid
-//! error, go                      valid
+//! completion          valid, if the packet's writes are taken by now
+//! error, go                      valid (in 1 if there is no completion)
 //! landed                                   take     (2 cycles per packet without a completion)
 //! ```
 //! It waits for the completion queues (which wait for the write channel only), for `qp_state`'s intake, and for the
@@ -30,6 +30,8 @@ pub struct Commit {
     /// Write tickets given out so far: a READ waits until all of them are performed.
     pub issued: Signal<In, Bits<16>>,
     pub landed: Sink<Landed>,
+    /// The channel has all writes of the packets that have landed.
+    pub written: Signal<In, Bit>,
     pub completion: Source<Completion>,
     pub error: Source<QpError>,
     pub go: Source<ReplyGo>,
@@ -37,6 +39,11 @@ pub struct Commit {
     has_completion: Reg<Bit>,
     has_error: Reg<Bit>,
     has_go: Reg<Bit>,
+    /// The packet's writes are in the channel.
+    clear: Reg<Bit>,
+    /// `ticket` is noted.
+    noted: Reg<Bit>,
+    ticket: DFF<Bits<16>>,
     completion_q: DFF<Completion>,
     error_q: DFF<QpError>,
     go_q: DFF<ReplyGo>,
@@ -46,26 +53,34 @@ pub struct Commit {
 impl Logic for Commit {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, has_completion, has_error, has_go, count_q);
-        dff_setup!(self, clock, completion_q, error_q, go_q);
+        regs!(self, clock, rst, has_completion, has_error, has_go, clear, noted, count_q);
+        dff_setup!(self, clock, ticket, completion_q, error_q, go_q);
         let (c, e, g) = (self.has_completion.q.val(), self.has_error.q.val(), self.has_go.q.val());
         let ready = !c && !e && !g;
         self.landed.ready.next = ready;
+        let clear = self.clear.q.val() || self.written.val();
+        self.clear.d.next = clear && !ready;
+        let behind = clear && !c;
         self.completion.data.next = self.completion_q.q.val();
-        self.completion.valid.next = c;
+        self.completion.valid.next = c && clear;
         self.error.data.next = self.error_q.q.val();
-        self.error.valid.next = e && !c;
+        self.error.valid.next = e && behind;
         self.go.data.next = self.go_q.q.val();
-        self.go.valid.next = g && !c;
-        if self.completion.ready.val() {
+        self.go.valid.next = g && behind;
+        if self.completion.ready.val() && clear {
             self.has_completion.d.next = false;
         }
-        if self.error.ready.val() && !c {
+        if self.error.ready.val() && behind {
             self.has_error.d.next = false;
         }
-        if self.go.ready.val() && !c {
+        if self.go.ready.val() && behind {
             self.has_go.d.next = false;
         }
+        // The writes before a READ are those issued when it is first offered.
+        let ticket = if self.noted.q.val() { self.ticket.q.val() } else { self.issued.val() };
+        self.go.data.next.ticket = ticket;
+        self.ticket.d.next = ticket;
+        self.noted.d.next = g && behind;
 
         let landed = self.landed.data.val();
         let op = landed.op;
@@ -95,7 +110,7 @@ impl Logic for Commit {
             self.completion_q.d.next = completion;
             self.error_q.d.next =
                 QpError { qpn: op.qpn, generation: op.generation, cause: completion.cause, event: !completion.valid };
-            self.go_q.d.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply, ticket: self.issued.val() };
+            self.go_q.d.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply, ticket: 0.into() };
             count = count.replace_bit(counter::RX_REMOTE_ACCESS, fault && !own);
             count = count.replace_bit(counter::RX_REMOTE_OPERATION, fault && own && !op.response);
         }
@@ -111,8 +126,34 @@ mod tests {
     use rand::RngExt;
     use verilate::{
         Model,
-        bench::{self, Sink, Source, Stall},
+        bench::{self, Actor, Sink, Source, Stall},
     };
+
+    /// The channel has all writes of the packets that have landed in some cycles: nothing follows from a packet before.
+    struct Written {
+        rng: rand_chacha::ChaCha8Rng,
+        rate: f64,
+        waits: bool,
+        up: bool,
+    }
+    impl Actor for Written {
+        fn drive(&mut self, m: &mut Model) {
+            self.up = self.rng.random_bool(self.rate);
+            m.set("written", self.up.into());
+        }
+        fn observe(&mut self, m: &Model) {
+            self.waits &= !self.up;
+            let valid = ["completion.valid", "error.valid", "go.valid"].map(|name| m.bit(name));
+            assert!(!self.waits || valid == [false; 3], "a consequence before the packet's writes");
+            self.waits |= m.bit("landed.valid") && m.bit("landed.ready");
+        }
+        fn done(&self) -> bool {
+            true
+        }
+        fn status(&self) -> String {
+            String::new()
+        }
+    }
 
     /// What a landed packet leads to.
     fn reference(l: &Landed, issued: u64) -> (Option<Completion>, Option<QpError>, Option<ReplyGo>) {
@@ -181,7 +222,9 @@ mod tests {
             }
             let start = m.cycle();
             let [a, b, c] = &mut sinks;
-            bench::run(&mut m, &mut [&mut source, a, b, c], 100 * n);
+            let rate = if stall == Stall::Never { 1.0 } else { 0.3 };
+            let mut written = Written { rng: rng.clone(), rate, waits: false, up: false };
+            bench::run(&mut m, &mut [&mut source, &mut written, a, b, c], 100 * n);
             if stall == Stall::Never {
                 let cycles = m.cycle() - start - 32;
                 println!("{:.2} cycles per packet", cycles as f64 / n as f64);

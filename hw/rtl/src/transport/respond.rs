@@ -4,8 +4,9 @@
 //! cycle    0         1          2               3             4          5 ..
 //! intake   go, row              row: write
 //! service  pick, row  resource  row: ACK leaves  where it is   segment   next segment of the same READ
+//! at once  go, row, resource    row            segment ..
 //! ```
-//! An intake takes 3 cycles, 2 if another QP's work follows, an ACK 4, the first frame of a READ 5 and each further one of the same turn (4 KiB) 1.
+//! A new READ of a QP that owes none is served *at once*, without an intake of its own, while no QP waits to be served. An intake takes 3 cycles, 2 if another QP's work follows, an ACK 4, the first frame of a READ 5 and each further one of the same turn (4 KiB) 1.
 //! Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
 //!
 //! Per QP: the READ resources [head, head + count) still to be answered, the next response PSN, and one ACK or NAK, the
@@ -132,6 +133,8 @@ pub struct Respond<const N: usize> {
     item_cause: DFF<Bits<8>>,
     /// Intakes since a QP was served.
     intakes: Reg<Bits<3>>,
+    /// A QP waits to be served.
+    waiting: Reg<Bit>,
     debt: DFF<Debt>,
     head: DFF<Bits<4>>,
     generation: DFF<Gen>,
@@ -187,6 +190,7 @@ impl<const N: usize> Default for Respond<N> {
             item: Default::default(),
             item_cause: Default::default(),
             intakes: Default::default(),
+            waiting: Default::default(),
             debt: Default::default(),
             head: Default::default(),
             generation: Default::default(),
@@ -277,7 +281,7 @@ fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit) -> (Debt, Bits<4>
 impl<const N: usize> Logic for Respond<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, intakes, seg_valid, quick_valid, error_valid, rvalid, count_q);
+        regs!(self, clock, rst, state, intakes, waiting, seg_valid, quick_valid, error_valid, rvalid, count_q);
         dff_setup!(self, clock, qp, is_fault, item, item_cause, debt, head, generation, before, left, budget);
         dff_setup!(self, clock, seg_q, quick_q, error_q, rdata);
         clock!(self, clock, attributes, debts, heads, answered);
@@ -304,7 +308,10 @@ impl<const N: usize> Logic for Respond<N> {
         let take_fault = idle && !self.table.valid.val() && self.fault.valid.val() && !self.error_valid.q.val();
         // The rows of another QP may be read in the last cycle of an intake already.
         let calm = !self.table.valid.val() && !self.fault.valid.val();
-        let ends_intake = state == State::Take;
+        let reply = self.item.q.val().reply;
+        let new_read = reply.read && !reply.again && !self.is_fault.q.val();
+        let may_at_once = new_read && outputs_free && !self.waiting.q.val();
+        let ends_intake = state == State::Take && !may_at_once;
         let may_go = calm && (idle || ends_intake && go.qpn != qp);
         let may_serve = calm && (idle || ends_intake && self.scan.pick.data.val() != qp);
         let take_go = may_go && go_ready && !their_turn;
@@ -314,6 +321,7 @@ impl<const N: usize> Logic for Respond<N> {
         self.go.ready.next = take_go;
         self.scan.pick.ready.next = serve;
         self.scan.bits.next = self.work.bits.val();
+        self.waiting.d.next = self.work.bits.val().any();
 
         let who = if take_row {
             table.index.get_bits::<12>(0)
@@ -333,8 +341,9 @@ impl<const N: usize> Logic for Respond<N> {
         self.heads.raddr.next = who;
         self.view_re.next = read;
         self.view_addr.next = who;
-        self.res_re.next = state == State::Resource;
-        self.res_addr.next = cat!(24; qp.cast::<20>(), head);
+        self.res_re.next = state == State::Resource || take_go;
+        self.res_addr.next =
+            if take_go { cat!(24; go.qpn.cast::<20>(), go.reply.slot) } else { cat!(24; qp.cast::<20>(), head) };
         if idle || take_go || serve {
             self.qp.d.next = who;
             self.is_fault.d.next = take_fault;
@@ -392,7 +401,7 @@ impl<const N: usize> Logic for Respond<N> {
         }
         self.rvalid.d.next = false;
 
-        let (owed, owed_head) = owe(row, head, self.item.q.val().reply, self.is_fault.q.val());
+        let (owed, owed_head) = owe(row, head, reply, self.is_fault.q.val());
         let (may_send, known) = (view.state >= qp_state::RTR, view.generation == self.item.q.val().generation);
 
         // The next frame of a READ, from registers.
@@ -428,17 +437,26 @@ impl<const N: usize> Logic for Respond<N> {
             }
             State::Take => {
                 let good = known && may_send;
-                write = good;
+                let at_once = may_at_once && !row.count.any() && !row.silent;
+                write = good && !at_once;
                 new_debt = owed;
                 new_head = owed_head;
-                has_work = good;
+                has_work = good && !at_once;
+                self.debt.d.next = owed;
+                self.head.d.next = owed_head;
+                self.generation.d.next = view.generation;
+                self.budget.d.next = QUANTUM.to_bits();
+                self.before.d.next = 0.into();
+                self.left.d.next = res.length;
                 count = count.replace_bit(counter::STALE_GENERATION, !known);
                 if self.is_fault.q.val() && good && !row.silent {
                     self.error_valid.d.next = true;
                     self.error_q.d.next =
                         QpError { qpn: qp, generation: view.generation, cause: self.item_cause.q.val(), event: true };
                 }
-                self.state.d.next = if take_go {
+                self.state.d.next = if good && at_once {
+                    State::Send
+                } else if take_go {
                     State::TakeWait
                 } else if serve {
                     State::Resource

@@ -2,13 +2,14 @@
 //! For `transport/dispatch`, which takes the meta data, and whoever reads the buffer.
 //!
 //! ```text
-//! cycle       0      1        2       3       4       5       6       7      8
+//! cycle       0      1      2       3      4      5       6          7       8
 //! mac         last beat
-//! beat               store    masked  fold    crc     good
-//! sum                                 words   beat    frame   folded
-//! parser                      l3      l4      kind    fields  out
-//! verdict                                                             judged
-//! meta                                                                       valid
+//! beat               store  masked  fold   crc    good
+//! sum                       masked  words  beat   frame   folded
+//! parser             l3     l4      kind   fields out
+//! verdict                                                 judged
+//! meta                                                    valid
+//! with a UDP checksum                                     found      summed  judged, valid
 //! ```
 //! A beat and a frame per cycle. The MAC never waits: a frame that finds no room, in the buffer or in the FIFO of meta
 //! data, is dropped and counted. The rows of a dropped frame are a hole in the ring: they are freed at once when no
@@ -29,8 +30,6 @@ use hdl::prelude::*;
 
 /// Frames whose meta data may wait.
 const WAITING: usize = 64;
-/// Most rows that one `RxMeta` can name.
-const MAX_ROWS: u64 = 4095;
 
 /// A beat on its way to the checks.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -45,6 +44,16 @@ struct Place {
     /// Bytes of the frame up to the end of the IP packet, once its header has come.
     end: Bits<18>,
     end_known: Bit,
+}
+
+/// A frame on its way out of the checks.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Found {
+    meta: RxMeta,
+    /// Its verdict so far, 0 for none.
+    fault: Bits<6>,
+    /// Its UDP checksum counts, before `fault`.
+    summed: Bit,
 }
 
 /// The receive side's door.
@@ -95,16 +104,14 @@ pub struct Ingress<const W: usize> {
     beat_valid: Reg<Bit>,
     beat: DFF<Bits<W>>,
     place: DFF<Place>,
-    arrival: DFF<Arrival>,
     parser: Parser,
 
     live: Reg<Bit>,
     first: DFF<Bit>,
     masked: DFF<Bits<W>>,
     crc: Crc<W>,
-    closing: [Reg<Bit>; 5],
+    closing: [Reg<Bit>; 4],
     pad: [DFF<Bits<6>>; 3],
-    good: [DFF<Bit>; 2],
 
     plain: DFF<Bits<W>>,
     sum_valid: [Reg<Bit>; 2],
@@ -114,9 +121,9 @@ pub struct Ingress<const W: usize> {
     frame_sum: DFF<Bits<32>>,
     folded: DFF<Bits<18>>,
 
-    judged: Reg<Bit>,
-    fault: DFF<Bits<6>>,
-    found: DFF<RxMeta>,
+    /// Frames whose headers and ICRC are judged; those with a UDP checksum, and what is behind them, take two steps more.
+    found_valid: [Reg<Bit>; 3],
+    found: [DFF<Found>; 3],
     fifo: Fifo<RxMeta>,
     /// Rows written and not free; rows named in meta data and not free; rows of frames dropped since.
     used: Reg<Bits<20>>,
@@ -166,7 +173,6 @@ impl<const W: usize> Ingress<W> {
             beat_valid: Default::default(),
             beat: Default::default(),
             place: Default::default(),
-            arrival: Default::default(),
             parser: Default::default(),
             live: Default::default(),
             first: Default::default(),
@@ -174,7 +180,6 @@ impl<const W: usize> Ingress<W> {
             crc: Default::default(),
             closing: Default::default(),
             pad: Default::default(),
-            good: Default::default(),
             plain: Default::default(),
             sum_valid: Default::default(),
             sum_first: Default::default(),
@@ -182,8 +187,7 @@ impl<const W: usize> Ingress<W> {
             beat_sum: Default::default(),
             frame_sum: Default::default(),
             folded: Default::default(),
-            judged: Default::default(),
-            fault: Default::default(),
+            found_valid: Default::default(),
             found: Default::default(),
             fifo: Fifo::new(WAITING),
             used: Default::default(),
@@ -267,9 +271,9 @@ impl<const W: usize> Logic for Ingress<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, gid_valid, port, answer_valid, valid, number, position, row, start, rows, lost);
-        regs!(self, clock, rst, beat_valid, live, closing, sum_valid, judged, used, owned, holes, freed_now);
-        dff_setup!(self, clock, gids, answer, data, bytes, last, error, window, beat, place, arrival, first, masked);
-        dff_setup!(self, clock, pad, good, plain, sum_first, words, beat_sum, frame_sum, folded, fault, found);
+        regs!(self, clock, rst, beat_valid, live, closing, sum_valid, found_valid, used, owned, holes, freed_now);
+        dff_setup!(self, clock, gids, answer, data, bytes, last, error, window, beat, place, first, masked);
+        dff_setup!(self, clock, pad, plain, sum_first, words, beat_sum, frame_sum, folded, found);
         clock_reset!(self, clock, rst, parser, crc, fifo);
         let capacity: Bits<20> = elab!(bits::<20>(self._rows.0 as u64));
         let row_mask: Bits<20> = elab!(bits::<20>(self._rows.0 as u64 - 1));
@@ -337,9 +341,9 @@ impl<const W: usize> Logic for Ingress<W> {
         let store = self.valid.q.val() && !lost && !over;
         let start = if begins { self.row.q.val() } else { self.start.q.val() };
         let shift = elab!((W as u64 / 8).trailing_zeros() as u64);
+        let rows = self.rows.q.val() + if store { bits::<12>(1) } else { 0.into() };
         self.beat_valid.d.next = self.valid.q.val();
         if self.valid.q.val() {
-            let rows = self.rows.q.val() + if store { bits::<12>(1) } else { 0.into() };
             self.number.d.next = if last {
                 0.into()
             } else if number == 15 {
@@ -384,15 +388,6 @@ impl<const W: usize> Logic for Ingress<W> {
                 end: length.cast::<18>() + before,
                 end_known: number >= elab!(bits::<4>(24u64.div_ceil(W as u64 / 8) - 1)),
             };
-            if last {
-                self.arrival.d.next = Arrival {
-                    len: position + self.bytes.q.val().cast::<14>(),
-                    buf: start << shift,
-                    rows,
-                    error: self.error.q.val() || over,
-                    no_room: lost,
-                };
-            }
         }
         self.buf_we.next = store;
         self.buf_addr.next = self.row.q.val() << shift;
@@ -400,18 +395,29 @@ impl<const W: usize> Logic for Ingress<W> {
         self.buf_bytes.next = (W as u64 / 8).to_bits();
 
         // The frame's headers are complete with its last beat.
-        let place = self.place.q.val();
-        let ends = self.beat_valid.q.val() && place.last;
-        self.parser.valid.next = ends;
         self.parser.window.next = self.window.q.val();
-        self.parser.arrival.next = self.arrival.q.val();
+        for n in 0..896usize.div_ceil(W) {
+            if number == n.to_bits() {
+                self.parser.window.next.set_bits::<W>(n * W, data);
+            }
+        }
+        self.parser.valid.next = self.valid.q.val() && last;
+        self.parser.arrival.next = Arrival {
+            len: position + self.bytes.q.val().cast::<14>(),
+            buf: start << shift,
+            rows,
+            error: self.error.q.val() || over,
+            no_room: lost,
+        };
         self.parser.gid_valid.next = self.gid_valid.q.val();
         self.parser.port.next = self.port.q.val();
         for i in 0..GIDS {
             self.parser.gids[i].next = self.gids[i].q.val();
         }
+        let place = self.place.q.val();
+        let ends = self.beat_valid.q.val() && place.last;
         self.closing[0].d.next = ends;
-        for i in 1..5 {
+        for i in 1..4 {
             self.closing[i].d.next = self.closing[i - 1].q.val();
         }
 
@@ -439,10 +445,7 @@ impl<const W: usize> Logic for Ingress<W> {
         self.crc.valid.next = self.live.q.val();
         self.crc.first.next = self.first.q.val();
         self.crc.last.next = false;
-        if self.closing[2].q.val() {
-            self.good[0].d.next = is_good::<W>(self.crc.state.val(), self.pad[2].q.val());
-        }
-        self.good[1].d.next = self.good[0].q.val();
+        let good = is_good::<W>(self.crc.state.val(), self.pad[2].q.val());
 
         // The sum of 16-bit words is the same in both byte orders, but for the order of its bytes.
         self.sum_valid[0].d.next = self.live.q.val();
@@ -475,38 +478,57 @@ impl<const W: usize> Logic for Ingress<W> {
             self.folded.d.next = sum.get_bits::<16>(0).cast::<18>() + sum.get_bits::<16>(16).cast::<18>() + pseudo;
         }
 
-        // Judge.
+        // Judge: first headers and ICRC, then, where there is one, the UDP checksum.
         let parsed: Parsed = self.parser.out.val();
         let folded = self.folded.q.val();
         let summed_well = folded == 0xffff || folded == 0x1fffe || folded == 0x2fffd;
-        self.judged.d.next = self.parser.out_valid.val();
+        self.found_valid[0].d.next = self.parser.out_valid.val();
         if self.parser.out_valid.val() {
-            self.found.d.next = parsed.meta;
-            self.fault.d.next = if parsed.fault.any() {
-                parsed.fault
-            } else if parsed.meta.raw {
-                0.into()
-            } else if parsed.summed && !summed_well {
-                elab!(counter::RX_IP_CHECKSUM.to_bits())
-            } else if !self.good[1].q.val() {
-                elab!(counter::RX_ICRC.to_bits())
-            } else {
-                parsed.late_fault
+            self.found[0].d.next = Found {
+                meta: parsed.meta,
+                fault: if parsed.fault.any() {
+                    parsed.fault
+                } else if parsed.meta.raw {
+                    0.into()
+                } else if !good {
+                    elab!(counter::RX_ICRC.to_bits())
+                } else {
+                    parsed.late_fault
+                },
+                summed: parsed.summed && !parsed.meta.raw && !parsed.fault.any(),
             };
         }
+        let behind = self.found_valid[1].q.val() || self.found_valid[2].q.val();
+        let early = self.found_valid[0].q.val() && !behind && !self.found[0].q.val().summed;
+        self.found_valid[1].d.next = self.found_valid[0].q.val() && !early;
+        self.found_valid[2].d.next = self.found_valid[1].q.val();
+        if self.found_valid[0].q.val() {
+            self.found[1].d.next = self.found[0].q.val();
+        }
+        if self.found_valid[1].q.val() {
+            let mut found = self.found[1].q.val();
+            if found.summed && !summed_well {
+                found.fault = elab!(counter::RX_IP_CHECKSUM.to_bits());
+            }
+            self.found[2].d.next = found;
+        }
 
-        // Hand it on, or leave a hole.
-        let judged = self.judged.q.val();
-        let found = self.found.q.val();
-        let passed = judged && !self.fault.q.val().any();
+        // Hand it on, past the FIFO if that is empty, or leave a hole.
+        let judged = early || self.found_valid[2].q.val();
+        let verdict = if behind { self.found[2].q.val() } else { self.found[0].q.val() };
+        let found = verdict.meta;
+        let passed = judged && !verdict.fault.any();
         let rows = self.holes.q.val() + found.rows.cast::<20>();
-        let room = self.fifo.s.ready.val() && rows <= MAX_ROWS;
+        let room = self.fifo.s.ready.val() && !self.holes.q.val().get_bits::<9>(11).any();
         let taken = passed && room;
         let mut meta = found;
         meta.rows = rows.get_bits::<12>(0);
+        let queued = self.fifo.m.valid.val();
+        self.meta.data.next = if queued { self.fifo.m.data.val() } else { meta };
+        self.meta.valid.next = queued || taken;
+        self.fifo.m.ready.next = self.meta.ready.val();
         self.fifo.s.data.next = meta;
-        self.fifo.s.valid.next = taken;
-        Source::<RxMeta>::link(&mut self.meta, &mut self.fifo.m);
+        self.fifo.s.valid.next = taken && (queued || !self.meta.ready.val());
 
         let release = !taken && !self.owned.q.val().any();
         let holes = if release { 0.into() } else { self.holes.q.val() };
@@ -529,9 +551,9 @@ impl<const W: usize> Logic for Ingress<W> {
 
         let mut count: Bits<64> = 0.into();
         if judged && !taken {
-            let verdict = if passed { elab!(counter::RX_NO_ROOM.to_bits()) } else { self.fault.q.val() };
+            let why = if passed { elab!(counter::RX_NO_ROOM.to_bits()) } else { verdict.fault };
             let one: Bits<64> = 1.into();
-            count = one << verdict;
+            count = one << why;
         }
         if taken && found.ce && !found.raw {
             count = count.replace_bit(counter::RX_CE, true);

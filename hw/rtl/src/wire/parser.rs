@@ -1,9 +1,9 @@
 //! Header checks of a received frame and its [`RxMeta`], for `wire/ingress`: a pipeline, one frame per cycle.
 //!
 //! ```text
-//! cycle   0            1            2            3              4             5
+//! cycle   0            1            2            3               4
 //! valid   window
-//! stage   (VLAN off)   l3           l4           match, lengths  fields        out
+//! stage   (VLAN off)   l3           l4           match, lengths  fields, out
 //! ```
 //! Which frames are RoCE: UDP port 4791 under a MAC, IP and VLAN of one GID row. Of these every check must hold. All
 //! others are raw frames; the port row decides whether the raw queue wants them. No handshakes: nothing here can wait.
@@ -19,9 +19,9 @@ use hdl::prelude::*;
 /// Rows of the GID table.
 pub const GIDS: usize = abi::table::GIDS;
 /// Cycles from `valid` to `out_valid`.
-pub const PARSER_LATENCY: usize = 5;
+pub const PARSER_LATENCY: usize = 4;
 /// Cycles from `valid` to `udp_len`.
-pub const UDP_LEN_LATENCY: usize = 4;
+pub const UDP_LEN_LATENCY: usize = 5;
 
 /// A GID row.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -211,18 +211,17 @@ pub struct Parser {
     l4: DFF<L4>,
     kind: DFF<Kind>,
     fields: DFF<Parsed>,
-    length: DFF<Bits<16>>,
+    length: [DFF<Bits<16>>; 2],
     /// Payload is negative, or there is some where the opcode allows none.
     overhead: DFF<Bit>,
     no_payload: DFF<Bit>,
-    parsed: DFF<Parsed>,
 }
 
 impl Logic for Parser {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, stage);
-        dff_setup!(self, clock, l3, l4, kind, fields, length, overhead, no_payload, parsed);
+        dff_setup!(self, clock, l3, l4, kind, fields, length, overhead, no_payload);
         self.stage[0].d.next = self.valid.val();
         for i in 1..PARSER_LATENCY {
             self.stage[i].d.next = self.stage[i - 1].q.val();
@@ -401,7 +400,7 @@ impl Logic for Parser {
             };
             self.overhead.d.next = p.udp_len < extra;
             self.no_payload.d.next = !op.payload;
-            self.length.d.next = p.udp_len;
+            self.length[0].d.next = p.udp_len;
             self.fields.d.next = Parsed {
                 meta: RxMeta {
                     raw,
@@ -446,17 +445,15 @@ impl Logic for Parser {
         }
 
         // Does the payload suit the opcode?
-        if self.stage[3].q.val() {
-            let p = self.fields.q.val();
-            let wrong = self.overhead.q.val() || self.no_payload.q.val() && p.meta.payload.any();
-            let mut out = p;
-            if !p.meta.raw && !p.late_fault.any() && wrong {
-                out.late_fault = elab!(counter::RX_MALFORMED.to_bits());
-            }
-            self.parsed.d.next = out;
+        let p = self.fields.q.val();
+        let wrong = self.overhead.q.val() || self.no_payload.q.val() && p.meta.payload.any();
+        let mut out = p;
+        if !p.meta.raw && !p.late_fault.any() && wrong {
+            out.late_fault = elab!(counter::RX_MALFORMED.to_bits());
         }
-        self.udp_len.next = self.length.q.val();
-        self.out.next = self.parsed.q.val();
-        self.out_valid.next = self.stage[4].q.val();
+        self.out.next = out;
+        self.length[1].d.next = self.length[0].q.val();
+        self.udp_len.next = self.length[1].q.val();
+        self.out_valid.next = self.stage[3].q.val();
     }
 }
