@@ -129,10 +129,28 @@ fn bus_master_off_under_load() {
     assert_ne!(bed.hosts[0].device.health() & 8, 0, "it says that its accesses fail");
     let old = reopen(&mut bed, function);
     // Some READs were answered that their data cannot be read.
-    bury(&bed, pairs, &[wc::RETRY_EXC, wc::REM_ACCESS]);
+    bury(&bed, pairs, &[wc::RETRY_EXC, wc::REM_OP]);
     assert_works(&bed, "with Bus Master Enable again");
     assert_sound(&bed, "with Bus Master Enable again");
     std::mem::forget((old, load));
+}
+
+#[test]
+fn a_read_that_the_host_refuses_ends_in_a_remote_operational_error() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let mut pair = bed.connect(&connect()).unwrap();
+    let load = Load::new(&bed);
+    // The key is good, but all accesses of the device fail from here on: its function has no Bus Master Enable.
+    let function = Arc::new(SimFunction::new(bed.fabric.clone(), 1));
+    let mut batch = pair.a.qp.post();
+    let read = Operation::Read(load.source[1].remote(0));
+    batch.add(1, read, Data::Sges(&[load.target[0].sge(0, LEN)]), Flags::SIGNALED).unwrap();
+    batch.ring();
+    let error = wait(&bed, &mut pair.a.cq, "a READ of memory that is gone").status.unwrap_err();
+    assert_eq!(error.status, wc::REM_OP, "{error}");
+    assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "of a READ that failed");
+    // Host 1 cannot be taken down in order.
+    std::mem::forget((bed, function, pair, load));
 }
 
 #[test]

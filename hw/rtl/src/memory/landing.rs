@@ -111,8 +111,7 @@ impl Logic for Landing {
         self.op.ready.next = ready;
         self.pending.s.data.next = new;
         self.pending.s.valid.next = take;
-        let req =
-            AccessReq { key: new.key, va: new.va, len: new.len, span: new.span, pd: new.pd, need: new.need };
+        let req = AccessReq { key: new.key, va: new.va, len: new.len, span: new.span, pd: new.pd, need: new.need };
         self.req.data.next = if asking { self.ask.q.val() } else { req };
         self.req.valid.next = asking || asks;
         self.asking.d.next = (asking || asks) && !self.req.ready.val();

@@ -25,7 +25,7 @@ use crate::{
     stream::{Sink, Source, Table, TablePort},
 };
 use abi::{
-    status::counter,
+    status::{cause, counter},
     table::{access, qp_recv, qp_state},
     wire::{op, syndrome},
 };
@@ -236,7 +236,7 @@ fn answer(qpn: Qp, generation: Gen, opcode: Bits<8>, psn: Psn, syndrome: Bits<8>
 
 /// What QP owes after a reply or a fault came in, and the head slot.
 #[hdl_fn]
-fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit) -> (Debt, Bits<4>) {
+fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit, why: Bits<8>) -> (Debt, Bits<4>) {
     let mut now = debt;
     let mut slot = head;
     let newer = !(reply.psn - debt.ack_psn).get_bit(23);
@@ -245,7 +245,12 @@ fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit) -> (Debt, Bits<4>
         now.fresh = 0.into();
         now.ack = true;
         now.ack_psn = reply.psn;
-        now.ack_syndrome = syndrome::NAK_REMOTE_ACCESS.to_bits();
+        // The host refused the read, or the key did.
+        now.ack_syndrome = if why == cause::DMA_ERROR {
+            syndrome::NAK_REMOTE_OPERATION.to_bits()
+        } else {
+            syndrome::NAK_REMOTE_ACCESS.to_bits()
+        };
         now.silent = true;
     } else if !debt.silent && reply.read {
         let next = head + debt.count.get_bits::<4>(0);
@@ -401,7 +406,7 @@ impl<const N: usize> Logic for Respond<N> {
         }
         self.rvalid.d.next = false;
 
-        let (owed, owed_head) = owe(row, head, reply, self.is_fault.q.val());
+        let (owed, owed_head) = owe(row, head, reply, self.is_fault.q.val(), self.item_cause.q.val());
         let (may_send, known) = (view.state >= qp_state::RTR, view.generation == self.item.q.val().generation);
 
         // The next frame of a READ, from registers.

@@ -59,9 +59,10 @@ impl Reference {
             self.ack = Some((psn, r.msn.to_u64(), r.syndrome.to_u64()));
         }
     }
-    fn fault(&mut self, psn: u64) {
+    fn fault(&mut self, psn: u64, why: u64) {
+        let syndrome = if why == cause::DMA_ERROR as u64 { 0x63 } else { 0x62 };
         self.reads.clear();
-        self.ack = Some((psn, self.ack.map_or(0, |a| a.1), 0x62));
+        self.ack = Some((psn, self.ack.map_or(0, |a| a.1), syndrome));
         self.silent = true;
     }
     /// The frame that must come next: opcode, PSN, payload, address, key, syndrome, MSN.
@@ -158,7 +159,7 @@ impl Actor for Around {
                 let q = head("qpn");
                 let want = self.qps[q as usize].next().unwrap_or_else(|| panic!("QP {q} owes nothing: {map:?}"));
                 // The MSN of a NAK for a fault is that of the latest reply: it says nothing new.
-                let msn = if want.5 == 0x62 { want.6 } else { head("msn") };
+                let msn = if matches!(want.5, 0x62 | 0x63) { want.6 } else { head("msn") };
                 let got =
                     (head("opcode") as u8, head("psn"), head("payload"), seg("va"), seg("key"), head("syndrome"), msn);
                 assert_eq!(got, want, "QP {q}, cycle {}", m.cycle());
@@ -200,7 +201,7 @@ impl Actor for Around {
         if m.bit("fault.valid") && m.bit("fault.ready") {
             let fault = fields_of::<TxFault>(m.bytes("fault.data"));
             let get = |k: &str| fault.get(k).copied().unwrap_or(0) as u64;
-            self.qps[get("qpn") as usize].fault(get("psn"));
+            self.qps[get("qpn") as usize].fault(get("psn"), get("cause"));
         }
     }
     fn done(&self) -> bool {
@@ -336,7 +337,7 @@ fn random_replies_leave_in_order_of_their_requests() {
                     qpn: (q as u64).to_bits(),
                     generation: (q as u64 + 3).to_bits(),
                     psn: 77u64.to_bits(),
-                    cause: (cause::KEY_BOUNDS as u64).to_bits(),
+                    cause: ([cause::KEY_BOUNDS, cause::DMA_ERROR][q - 1] as u64).to_bits(),
                     ..Default::default()
                 };
                 let mut beat = fault.beat();
@@ -366,7 +367,7 @@ fn random_replies_leave_in_order_of_their_requests() {
 }
 
 /// Runs replies of one QP to the end and gives back frames, cycles.
-fn run(resources: &[(u64, u64, u64, u64, u64)], replies: &[(u64, Reply)], faults: &[u64]) -> (u64, u64, Around) {
+fn run(resources: &[(u64, u64, u64, u64, u64)], replies: &[(u64, Reply)], faults: &[(u64, u8)]) -> (u64, u64, Around) {
     let mut m = model();
     m.reset();
     let mut qps = vec![Reference { mtu: 1024, ..Default::default() }; QPS];
@@ -383,9 +384,15 @@ fn run(resources: &[(u64, u64, u64, u64, u64)], replies: &[(u64, Reply)], faults
     for (q, reply) in replies {
         push(&mut go, *q, *reply, 0xff80);
     }
-    for psn in faults {
+    for &(psn, why) in faults {
         let mut beat = fault.beat();
-        let f = TxFault { qpn: 1u64.to_bits(), generation: 4u64.to_bits(), psn: psn.to_bits(), ..Default::default() };
+        let f = TxFault {
+            qpn: 1u64.to_bits(),
+            generation: 4u64.to_bits(),
+            psn: psn.to_bits(),
+            cause: (why as u64).to_bits(),
+            ..Default::default()
+        };
         beat.set_bytes("data", &bytes_of(f));
         fault.push(beat);
     }
@@ -419,8 +426,16 @@ fn a_read_of_zero_bytes_is_one_response() {
 }
 
 #[test]
-fn a_read_that_cannot_be_read_ends_in_nak_remote_access_and_silence() {
-    let (frames, _, a) = run(&[(100, 0x5000, 7, 1, 1)], &[(2, ack(3, 3, 0x1f))], &[100]);
+fn a_read_whose_key_fails_ends_in_nak_remote_access_and_silence() {
+    let (frames, _, a) = run(&[(100, 0x5000, 7, 1, 1)], &[(2, ack(3, 3, 0x1f))], &[(100, cause::KEY_PD)]);
+    assert_eq!((frames, a.counts[&counter::TX_NAK]), (2, 1));
+    assert!(a.qps[1].silent);
+}
+
+#[test]
+fn a_read_that_the_host_refuses_ends_in_nak_remote_operation_and_silence() {
+    // The reference knows the syndrome by the cause.
+    let (frames, _, a) = run(&[(100, 0x5000, 7, 1, 1)], &[(2, ack(3, 3, 0x1f))], &[(100, cause::DMA_ERROR)]);
     assert_eq!((frames, a.counts[&counter::TX_NAK]), (2, 1));
     assert!(a.qps[1].silent);
 }
