@@ -267,12 +267,16 @@ struct Memories {
     pub plain: Signal<Out, Inner>,
     pub late: Signal<Out, Bits<32>>,
     pub lanes: Signal<Out, Bits<32>>,
+    pub few: Signal<Out, Bits<32>>,
+    pub few_lanes: Signal<Out, Bits<32>>,
     pub count: Signal<Out, Bits<8>>,
     regs: Arr<Reg<Bits<32>>, 8>,
     counter: Reg<Bits<8>>,
     ram: Ram<Inner, 3>,
     ram_late: Ram<Bits<32>, 3>,
     ram_lanes: RamBe<32, 3, 4>,
+    ram_few: Ram<Bits<32>, 24>,
+    ram_few_lanes: RamBe<32, 20, 64>,
 }
 impl Default for Memories {
     fn default() -> Self {
@@ -287,12 +291,16 @@ impl Default for Memories {
             plain: Default::default(),
             late: Default::default(),
             lanes: Default::default(),
+            few: Default::default(),
+            few_lanes: Default::default(),
             count: Default::default(),
             regs: Default::default(),
             counter: Reg::with_reset(0xa5.into()),
             ram: Default::default(),
             ram_late: Ram::default().registered(),
             ram_lanes: RamBe::default().style("distributed"),
+            ram_few: Ram::default().rows(4).style("distributed").at_once(),
+            ram_few_lanes: RamBe::default().rows(4).lanes_of(8).registered(),
         }
     }
 }
@@ -300,7 +308,7 @@ impl Logic for Memories {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, regs, counter);
-        clock!(self, clock, ram, ram_late, ram_lanes);
+        clock!(self, clock, ram, ram_late, ram_lanes, ram_few, ram_few_lanes);
         let (write, read, data) = (self.write.val(), self.read.val(), self.data.val());
         let we = self.we.val();
         if we.any() {
@@ -329,6 +337,19 @@ impl Logic for Memories {
         self.ram_lanes.re.next = re;
         self.ram_lanes.raddr.next = read;
         self.lanes.next = self.ram_lanes.rdata.val();
+        // four rows: upper address bits are ignored
+        self.ram_few.we.next = we.get_bit(1);
+        self.ram_few.waddr.next = write.cast::<24>();
+        self.ram_few.wdata.next = data;
+        self.ram_few.re.next = we.get_bit(3);
+        self.ram_few.raddr.next = read.cast::<24>();
+        self.few.next = self.ram_few.rdata.val();
+        self.ram_few_lanes.we.next = we.cast::<64>();
+        self.ram_few_lanes.waddr.next = write.cast::<20>();
+        self.ram_few_lanes.wdata.next = data;
+        self.ram_few_lanes.re.next = we.get_bit(3) && read.get_bits::<2>(0) != write.get_bits::<2>(0);
+        self.ram_few_lanes.raddr.next = read.cast::<20>();
+        self.few_lanes.next = self.ram_few_lanes.rdata.val();
     }
 }
 

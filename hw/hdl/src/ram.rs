@@ -5,44 +5,85 @@ use crate::reg::Hidden;
 use rust_hdl::prelude::*;
 use std::collections::BTreeMap;
 
-/// What a RAM is built from, and how late it answers.
-#[derive(Clone, Debug, Default)]
-struct Options {
-    style: &'static str,
-    registered: bool,
+/// When a RAM answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Answer {
+    /// In the same cycle.
+    AtOnce,
+    /// From the next edge on.
+    #[default]
+    Next,
+    /// One edge later still.
+    Registered,
 }
 
-/// Verilog of a RAM body: `lanes` write enables over a `bits`-wide word.
-fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, lanes: usize) -> Verilog {
-    let words = 1u64 << address_bits;
+/// What a RAM is built from.
+#[derive(Clone, Debug, Default)]
+struct Options {
+    /// 0: as many as there are addresses.
+    rows: usize,
+    style: &'static str,
+    answer: Answer,
+    /// Bits of a lane; 0: the write enables share the word evenly.
+    lane: usize,
+}
+
+impl Options {
+    fn rows(&self, address_bits: usize) -> usize {
+        let rows = if self.rows == 0 { 1 << address_bits } else { self.rows };
+        assert!(rows <= 1 << address_bits, "{rows} rows have no addresses of {address_bits} bits");
+        rows
+    }
+    /// Address bits that count, of `address_bits`.
+    fn index_bits(&self, address_bits: usize) -> usize {
+        (self.rows(address_bits).next_power_of_two().trailing_zeros() as usize).max(1)
+    }
+    fn row(&self, address: u64, address_bits: usize) -> u64 {
+        address & ((1 << self.index_bits(address_bits)) - 1)
+    }
+}
+
+/// `[bits-1:0] `, or nothing for one bit.
+fn range(bits: usize) -> String {
+    if bits == 1 { String::new() } else { format!("[{}:0] ", bits - 1) }
+}
+
+/// Verilog of a RAM body of `bits`-wide words, with write enables for lanes of `lane` bits or for the whole word.
+fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, lane: Option<usize>) -> Verilog {
+    let (rows, top) = (o.rows(address_bits), o.index_bits(address_bits) - 1);
     let style = match o.style {
         "" => "(* no_rw_check *)".to_string(),
         s => format!("(* no_rw_check, ram_style = \"{s}\" *)"),
     };
-    let lane = bits / lanes;
-    let write: String = match lanes {
-        1 => "always @(posedge clock) if (we) mem[waddr] <= wdata;\n".into(),
-        _ => {
+    // No dimension for one address bit; a RAM of one row has two.
+    let at = |port: &str| if address_bits == 1 { port.to_string() } else { format!("{port}[{top}:0]") };
+    let (waddr, raddr) = (at("waddr"), at("raddr"));
+    let write = match lane {
+        None => format!("always @(posedge clock) if (we) mem[{waddr}] <= wdata;\n"),
+        Some(lane) => {
             let line = |k| {
                 let r = format!("[{}:{}]", (k + 1) * lane - 1, k * lane);
-                format!("  if (we[{k}]) mem[waddr]{r} <= wdata{r};\n")
+                format!("  if (we[{k}]) mem[{waddr}]{r} <= wdata{r};\n")
             };
             // simulators need not look at every lane; hardware would get the gate for nothing
             let guard = "`ifndef SYNTHESIS\nif (|we)\n`endif\n";
-            format!("always @(posedge clock)\n{guard}begin\n{}end\n", (0..lanes).map(line).collect::<String>())
+            let lines: String = (0..bits / lane).map(line).collect();
+            format!("always @(posedge clock)\n{guard}begin\n{lines}end\n")
         }
     };
-    let range = if bits == 1 { String::new() } else { format!("[{}:0] ", bits - 1) };
-    let read = if o.registered {
-        format!(
+    let range = range(bits);
+    let read = match o.answer {
+        Answer::AtOnce => {
+            format!("wire {range}word = mem[{raddr}];\nalways @(*) rdata = re ? word : {bits}'d0;\n")
+        }
+        Answer::Next => format!("initial rdata = {bits}'d0;\nalways @(posedge clock) if (re) rdata <= mem[{raddr}];\n"),
+        Answer::Registered => format!(
             "reg {range}stage;\nreg fresh;\ninitial begin stage = {bits}'d0; fresh = 1'b0; rdata = {bits}'d0; end\n\
-             always @(posedge clock) begin\n  if (re) stage <= mem[raddr];\n  fresh <= re;\n  \
+             always @(posedge clock) begin\n  if (re) stage <= mem[{raddr}];\n  fresh <= re;\n  \
              if (fresh) rdata <= stage;\nend\n"
-        )
-    } else {
-        format!("initial rdata = {bits}'d0;\nalways @(posedge clock) if (re) rdata <= mem[raddr];\n")
+        ),
     };
-    let text = format!("{style} reg {range}mem [0:{}];\n{write}{read}", words - 1);
+    let text = format!("{style} reg {range}mem [0:{}];\n{write}{read}", rows.max(2) - 1);
     ir::hand_over(ir::Body::Text { block: Some(block), text, reg: true, source: String::new() })
 }
 
@@ -51,19 +92,31 @@ macro_rules! options {
         /// Adds a second output register: `rdata` is valid two edges after `re` instead of one, and holds until the next
         /// read has come through.
         pub fn registered(mut self) -> Self {
-            self._options.0.registered = true;
+            self._options.0.answer = Answer::Registered;
             self
         }
-        /// Asks synthesis for a kind of memory: `"block"`, `"ultra"` or `"distributed"`. Panics on any other name.
+        /// `rdata` follows `raddr` in the same cycle while `re` is high, and is 0 else: for RAMs of LUTs.
+        pub fn at_once(mut self) -> Self {
+            self._options.0.answer = Answer::AtOnce;
+            self
+        }
+        /// Fewer rows than there are addresses. Address bits that only more rows would need are ignored.
+        pub fn rows(mut self, rows: usize) -> Self {
+            assert!(rows > 0, "a RAM without rows");
+            self._options.0.rows = rows;
+            self
+        }
+        /// Asks synthesis for a kind of memory: `"block"`, `"ultra"`, `"distributed"`, or `""` for its own choice. Panics on
+        /// any other name.
         pub fn style(mut self, style: &'static str) -> Self {
-            assert!(["block", "ultra", "distributed"].contains(&style), "no such RAM style: {style}");
+            assert!(["", "block", "ultra", "distributed"].contains(&style), "no such RAM style: {style}");
             self._options.0.style = style;
             self
         }
     } };
 }
 
-/// Simple dual port RAM of 2^`A` words of `T`, zero at power-up. `we` writes `wdata` at `waddr`; `re` reads `raddr`,
+/// Simple dual port RAM of 2^`A` words of `T`, or of fewer [`rows`](Self::rows), zero at power-up. `we` writes `wdata` at `waddr`; `re` reads `raddr`,
 /// and `rdata` holds the word from the next rising edge until the next read.
 ///
 /// Reading the word that is written at the same edge gives **undefined** data in hardware (old data in simulation):
@@ -82,30 +135,41 @@ pub struct Ram<T: Synth, const A: usize> {
     _stage: Hidden<T>,
 }
 options!(impl<T: Synth, const A: usize> Ram<T, A>);
+impl<T: Synth, const A: usize> Ram<T, A> {
+    /// A RAM of `rows` rows with an output register; `style` as for [`style`](Self::style).
+    pub fn new(rows: usize, style: &'static str) -> Self {
+        Self::default().rows(rows).style(style).registered()
+    }
+}
 impl<T: Synth, const A: usize> Logic for Ram<T, A> {
     fn update(&mut self) {
+        let row = |address: Bits<A>| self._options.0.row(address.to_u64(), A);
+        let (read, write) = (row(self.raddr.val()), row(self.waddr.val()));
         if self.clock.pos_edge() {
             let old = self._stage.0;
             if self.re.val() {
-                let address = self.raddr.val().to_u64();
-                self._stage.0 = self._mem.0.get(&address).copied().unwrap_or_default();
+                self._stage.0 = self._mem.0.get(&read).copied().unwrap_or_default();
             }
-            self.rdata.next = if self._options.0.registered { old } else { self._stage.0 };
+            self.rdata.next = if self._options.0.answer == Answer::Registered { old } else { self._stage.0 };
             if self.we.val() {
-                self._mem.0.insert(self.waddr.val().to_u64(), self.wdata.val());
+                self._mem.0.insert(write, self.wdata.val());
             }
+        }
+        if self._options.0.answer == Answer::AtOnce {
+            let word = self._mem.0.get(&read).copied().unwrap_or_default();
+            self.rdata.next = if self.re.val() { word } else { T::default() };
         }
     }
     fn connect(&mut self) {
         self.rdata.connect();
     }
     fn hdl(&self) -> Verilog {
-        verilog(std::any::type_name::<Self>(), &self._options.0, T::BITS, A, 1)
+        verilog(std::any::type_name::<Self>(), &self._options.0, T::BITS, A, None)
     }
 }
 
-/// `Ram` of `D`-bit words with `BE` write enables: bit k of `we` writes lane k, `D / BE` bits from bit `k * D / BE`.
-/// With `BE = D / 8` these are byte enables. `BE` must divide `D` and be at least 2.
+/// `Ram` of `D`-bit words with up to `BE` write enables, at least 2: bit k of `we` writes lane k. The enables share the word evenly:
+/// with `BE = D / 8` they are byte enables. [`lanes_of`](Self::lanes_of) gives lanes of a width that does not follow from `BE`.
 #[derive(Clone, Debug, Default, LogicBlock)]
 pub struct RamBe<const D: usize, const A: usize, const BE: usize> {
     pub clock: Signal<In, Clock>,
@@ -120,29 +184,49 @@ pub struct RamBe<const D: usize, const A: usize, const BE: usize> {
     _stage: Hidden<Bits<D>>,
 }
 options!(impl<const D: usize, const A: usize, const BE: usize> RamBe<D, A, BE>);
+impl<const D: usize, const A: usize, const BE: usize> RamBe<D, A, BE> {
+    /// Lanes of `bits` bits, so that the upper write enables may be without use.
+    pub fn lanes_of(mut self, bits: usize) -> Self {
+        self._options.0.lane = bits;
+        self
+    }
+    fn lane_bits(&self) -> usize {
+        let lane = if self._options.0.lane == 0 { D / BE } else { self._options.0.lane };
+        let lanes = D.checked_div(lane).unwrap_or(0);
+        assert!(
+            lanes * lane == D && (2..=BE).contains(&lanes),
+            "RamBe: {D} bits do not part into lanes of {lane} for {BE} enables"
+        );
+        lane
+    }
+}
 impl<const D: usize, const A: usize, const BE: usize> Logic for RamBe<D, A, BE> {
     fn update(&mut self) {
+        let row = |address: Bits<A>| self._options.0.row(address.to_u64(), A);
+        let (read, write, lane) = (row(self.raddr.val()), row(self.waddr.val()), self.lane_bits());
         if self.clock.pos_edge() {
             let old = self._stage.0;
             if self.re.val() {
-                let address = self.raddr.val().to_u64();
-                self._stage.0 = self._mem.0.get(&address).copied().unwrap_or_default();
+                self._stage.0 = self._mem.0.get(&read).copied().unwrap_or_default();
             }
-            self.rdata.next = if self._options.0.registered { old } else { self._stage.0 };
+            self.rdata.next = if self._options.0.answer == Answer::Registered { old } else { self._stage.0 };
             let (we, data) = (self.we.val(), self.wdata.val());
             if we.any() {
-                let word = self._mem.0.entry(self.waddr.val().to_u64()).or_default();
-                for bit in (0..D).filter(|b| we.get_bit(b / (D / BE))) {
+                let word = self._mem.0.entry(write).or_default();
+                for bit in (0..D).filter(|b| we.get_bit(b / lane)) {
                     *word = word.replace_bit(bit, data.get_bit(bit));
                 }
             }
+        }
+        if self._options.0.answer == Answer::AtOnce {
+            let word = self._mem.0.get(&read).copied().unwrap_or_default();
+            self.rdata.next = if self.re.val() { word } else { 0.into() };
         }
     }
     fn connect(&mut self) {
         self.rdata.connect();
     }
     fn hdl(&self) -> Verilog {
-        const { assert!(BE > 1 && D.is_multiple_of(BE), "RamBe: BE must be at least 2 and divide D") }
-        verilog(std::any::type_name::<Self>(), &self._options.0, D, A, BE)
+        verilog(std::any::type_name::<Self>(), &self._options.0, D, A, Some(self.lane_bits()))
     }
 }

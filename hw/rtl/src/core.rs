@@ -30,9 +30,6 @@ use crate::wire::{ingress::Ingress, transmit::Transmit};
 use abi::table::id;
 use hdl::prelude::*;
 
-/// Log2 of the MTT's rows of two frames: 262,144 frames.
-pub const MTT_ROWS_LOG2: usize = 17;
-
 /// Sizes of a core, beside its width and its number of QPs, which are parameters of the type.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreConfig {
@@ -42,6 +39,8 @@ pub struct CoreConfig {
     pub eqs: usize,
     /// Memory keys, a power of two.
     pub keys: usize,
+    /// Page frames of the translation table, a power of two.
+    pub frames: usize,
     /// Receive buffer in bytes, a power of two.
     pub rx_buffer: usize,
     /// Transmit ring in bytes, a power of two.
@@ -64,6 +63,7 @@ impl Default for CoreConfig {
             cqs: 256,
             eqs: 32,
             keys: 1024,
+            frames: 1 << 18,
             rx_buffer: 128 << 10,
             tx_buffer: 64 << 10,
             loopback: 16 << 10,
@@ -82,6 +82,7 @@ impl CoreConfig {
             cqs: 64,
             eqs: 8,
             keys: 256,
+            frames: 1 << 14,
             rx_buffer: 32 << 10,
             tx_buffer: 16 << 10,
             loopback: 16 << 10,
@@ -103,6 +104,7 @@ impl CoreConfig {
         power("completion queues (cqs)", self.cqs, 1, 4096)?;
         power("event queues (eqs)", self.eqs, 1, MAX_EQS)?;
         power("memory keys (keys)", self.keys, 1, 1 << 23)?;
+        power("page frames (frames)", self.frames, 256, 1 << 24)?;
         // Two of the largest frames, so that one can come in or be read while the other leaves.
         power("receive buffer in bytes (rx_buffer)", self.rx_buffer, 16 << 10, 1 << 20)?;
         power("transmit ring in bytes (tx_buffer)", self.tx_buffer, 16 << 10, (width / 8) << 13)?;
@@ -189,7 +191,7 @@ pub struct Core<const W: usize, const N: usize> {
     completion: CompletionQueue,
     event: EventQueue,
     qp_states: QpStates,
-    mmu: Mmu<MTT_ROWS_LOG2>,
+    mmu: Mmu,
     dma_read: DmaReader<W>,
     dma_write: DmaWriter<W>,
     writes: Arbiter<DmaWrite, 4>,
@@ -216,7 +218,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             width: W as u32,
             mhz: c.mhz as u32,
             limits: log2(N) | log2(c.cqs) << 8 | log2(c.keys) << 16 | log2(c.eqs) << 24,
-            limits2: (MTT_ROWS_LOG2 as u32 + 1) | log2(c.pages) << 8 | 7 << 16 | 4 << 24,
+            limits2: log2(c.frames) | log2(c.pages) << 8 | 7 << 16 | 4 << 24,
         };
         Core {
             clock: Default::default(),
@@ -263,7 +265,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             completion: CompletionQueue::new(c.cqs),
             event: EventQueue::new(c.eqs, N.max(c.cqs)),
             qp_states: QpStates::new(N),
-            mmu: Mmu::new(c.keys),
+            mmu: Mmu::new(c.keys, c.frames),
             dma_read: DmaReader::new(c.reads),
             dma_write: Default::default(),
             writes: Default::default(),
@@ -621,6 +623,7 @@ mod tests {
             (CoreConfig { cqs: 100, ..all }, 512, 256, "cqs"),
             (CoreConfig { eqs: 128, ..all }, 512, 256, "eqs"),
             (CoreConfig { keys: 0, ..all }, 512, 256, "keys"),
+            (CoreConfig { frames: 100, ..all }, 512, 256, "frames"),
             (CoreConfig { rx_buffer: 8 << 10, ..all }, 512, 256, "rx_buffer"),
             (CoreConfig { tx_buffer: 1 << 20, ..all }, 64, 256, "tx_buffer"),
             (CoreConfig { tx_slots: 96, ..all }, 512, 256, "tx_slots"),

@@ -20,9 +20,9 @@ use crate::{
 };
 use hdl::prelude::*;
 
-/// The two access ports with their tables; the translation table has 2^`A` rows of two frames.
+/// The two access ports with their tables.
 #[derive(LogicBlock)]
-pub struct Mmu<const A: usize> {
+pub struct Mmu {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
     /// Requests of landing.
@@ -42,15 +42,15 @@ pub struct Mmu<const A: usize> {
     /// Page frame.
     pub mtt_frame: Signal<In, Bits<36>>,
     keys: Keys,
-    translate: Translate<A>,
+    translate: Translate,
     ports: Arr<Access, 2>,
     ask_turn: Reg<Bit>,
     step_turn: Reg<Bit>,
 }
 
-impl<const A: usize> Mmu<A> {
-    /// Tables of `keys` keys and 2^(`A` + 1) frames.
-    pub fn new(keys: usize) -> Self {
+impl Mmu {
+    /// Tables of `keys` keys and `frames` page frames, an even number.
+    pub fn new(keys: usize, frames: usize) -> Self {
         Self {
             clock: Default::default(),
             rst: Default::default(),
@@ -63,7 +63,7 @@ impl<const A: usize> Mmu<A> {
             mtt_addr: Default::default(),
             mtt_frame: Default::default(),
             keys: Keys::new(keys),
-            translate: Default::default(),
+            translate: Translate::new(frames),
             ports: Default::default(),
             ask_turn: Default::default(),
             step_turn: Default::default(),
@@ -71,7 +71,7 @@ impl<const A: usize> Mmu<A> {
     }
 }
 
-impl<const A: usize> Logic for Mmu<A> {
+impl Logic for Mmu {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, ask_turn, step_turn);
@@ -142,8 +142,7 @@ mod tests {
     };
 
     const KEYS: usize = 64;
-    const ROWS: usize = 9;
-    const FRAMES: usize = 2 << ROWS;
+    const FRAMES: usize = 1024;
 
     #[derive(Clone, Copy, Default)]
     struct Key {
@@ -367,7 +366,7 @@ mod tests {
     }
 
     fn ready(seed: u64) -> (Model, ChaCha8Rng, Vec<Key>, Vec<u64>) {
-        let mut m = Model::of(|| Mmu::<ROWS>::new(KEYS), Options::default()).unwrap();
+        let mut m = Model::of(|| Mmu::new(KEYS, FRAMES), Options::default()).unwrap();
         let mut rng = verilate::rng(seed);
         m.reset();
         let frames: Vec<u64> = (0..FRAMES).map(|_| rng.random::<u64>() >> 28).collect();

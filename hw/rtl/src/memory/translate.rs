@@ -35,9 +35,9 @@ pub struct Step {
     pub chunk: Chunk,
 }
 
-/// Memory translation table of 2^`A` rows of two frames.
+/// Memory translation table.
 #[derive(LogicBlock)]
-pub struct Translate<const A: usize> {
+pub struct Translate {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
     /// Questions.
@@ -56,7 +56,7 @@ pub struct Translate<const A: usize> {
     pub mtt_addr: Signal<In, Bits<24>>,
     /// Page frame.
     pub mtt_frame: Signal<In, Bits<36>>,
-    rows: RamBe<72, A, 2>,
+    rows: RamBe<72, 23, 2>,
     valid: [Reg<Bit>; 3],
     steps: [DFF<Step>; 2],
     result: DFF<Chunk>,
@@ -64,10 +64,13 @@ pub struct Translate<const A: usize> {
     /// Entries of the row on the table bus that are written.
     written: Reg<Bits<3>>,
     answered: Reg<Bit>,
+    _frames: Hidden<usize>,
 }
 
-impl<const A: usize> Default for Translate<A> {
-    fn default() -> Self {
+impl Translate {
+    /// A table of `frames` page frames, an even number.
+    pub fn new(frames: usize) -> Self {
+        assert!(frames.is_multiple_of(2) && (2..=1 << 24).contains(&frames), "{frames} page frames");
         Self {
             clock: Default::default(),
             rst: Default::default(),
@@ -79,18 +82,19 @@ impl<const A: usize> Default for Translate<A> {
             mtt_we: Default::default(),
             mtt_addr: Default::default(),
             mtt_frame: Default::default(),
-            rows: RamBe::default().registered().style("ultra"),
+            rows: RamBe::default().rows(frames / 2).registered().style("ultra"),
             valid: Default::default(),
             steps: Default::default(),
             result: Default::default(),
             port_out: Default::default(),
             written: Default::default(),
             answered: Default::default(),
+            _frames: Hidden(frames),
         }
     }
 }
 
-impl<const A: usize> Logic for Translate<A> {
+impl Logic for Translate {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, valid, written, answered);
@@ -120,10 +124,10 @@ impl<const A: usize> Logic for Translate<A> {
         if self.mtt_we.val() {
             frame = self.mtt_frame.val();
         }
-        let inside = entry < bits::<24>(2 << A);
+        let inside = entry.cast::<25>() < elab!(bits::<25>(self._frames.0 as u64));
         let write = inside && (self.mtt_we.val() || bus);
         self.rows.we.next = cat!(write && entry.get_bit(0), write && !entry.get_bit(0));
-        self.rows.waddr.next = entry.get_bits::<A>(1);
+        self.rows.waddr.next = entry.get_bits::<23>(1);
         self.rows.wdata.next = cat!(72; frame, frame);
 
         // 0: read.
@@ -132,7 +136,7 @@ impl<const A: usize> Logic for Translate<A> {
         let step = self.step.data.val();
         self.step.ready.next = ready;
         self.rows.re.next = take && !step.direct;
-        self.rows.raddr.next = step.frame.get_bits::<A>(1);
+        self.rows.raddr.next = step.frame.get_bits::<23>(1);
         self.valid[0].d.next = take;
         self.valid[1].d.next = self.valid[0].q.val();
         self.valid[2].d.next = self.valid[1].q.val();

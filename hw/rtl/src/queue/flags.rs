@@ -120,8 +120,10 @@ pub struct Scan<const N: usize> {
     look: Reg<Bits<6>>,
     look_valid: Reg<Bit>,
     ahead: Reg<Bits<64>>,
+    ahead_any: Reg<Bit>,
     ahead_group: Reg<Bits<6>>,
     now: Reg<Bits<64>>,
+    now_any: Reg<Bit>,
     now_group: Reg<Bits<6>>,
     out: Reg<Qp>,
     out_valid: Reg<Bit>,
@@ -130,7 +132,8 @@ pub struct Scan<const N: usize> {
 impl<const N: usize> Logic for Scan<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, any, look, look_valid, ahead, ahead_group, now, now_group, out, out_valid);
+        regs!(self, clock, rst, any, look, look_valid, ahead, ahead_any, ahead_group, now, now_any, now_group);
+        regs!(self, clock, rst, out, out_valid);
         let bits = self.bits.val();
         let mut any: Bits<64> = 0.into();
         let mut word: Bits<64> = 0.into();
@@ -145,24 +148,28 @@ impl<const N: usize> Logic for Scan<N> {
 
         // Hand out the lowest bit of the present group, or when that has none left, of the next.
         let free = !self.out_valid.q.val() || self.pick.ready.val();
-        let goes_on = !self.now.q.val().any();
+        let goes_on = !self.now_any.q.val();
+        let some = self.now_any.q.val() || self.ahead_any.q.val();
         let now = if goes_on { self.ahead.q.val() } else { self.now.q.val() };
         let group = if goes_on { self.ahead_group.q.val() } else { self.now_group.q.val() };
-        let bit = lowest(now);
+        let rest = now & (now - 1);
         if free {
-            self.out_valid.d.next = now.any();
-            self.out.d.next = cat!(group, number_of(bit));
+            self.out_valid.d.next = some;
+            self.out.d.next = cat!(group, number_of(lowest(now)));
         }
-        self.now.d.next = if free { now & !bit } else { now };
+        self.now.d.next = if free { rest } else { now };
+        self.now_any.d.next = if free { rest.any() } else { some };
         self.now_group.d.next = group;
         if goes_on {
             self.ahead.d.next = 0.into();
+            self.ahead_any.d.next = false;
         }
 
         // Take the bits of the group that was chosen.
-        let take = self.look_valid.q.val() && (goes_on || !self.ahead.q.val().any());
+        let take = self.look_valid.q.val() && (goes_on || !self.ahead_any.q.val());
         if take {
             self.ahead.d.next = word;
+            self.ahead_any.d.next = word.any();
             self.ahead_group.d.next = self.look.q.val();
         }
         self.take.next = take;

@@ -13,7 +13,6 @@
 //! ```
 //! One write and one read in every cycle; no handshakes, so nothing here can wait.
 
-use super::table::{declare, index_bits, range};
 use crate::msg::BufAddr;
 use hdl::prelude::*;
 
@@ -50,63 +49,6 @@ pub fn rotate_right<const W: usize>(x: Bits<W>, n: Bits<6>) -> Bits<W> {
     y
 }
 
-/// Half of the rows: a RAM with byte enables, `rdata` two cycles after `re`.
-#[derive(Clone, Debug, LogicBlock)]
-struct Bank<const W: usize> {
-    pub clock: Signal<In, Clock>,
-    pub we: Signal<In, Bit>,
-    pub lanes: Signal<In, Bits<64>>,
-    pub waddr: Signal<In, Bits<20>>,
-    pub wdata: Signal<In, Bits<W>>,
-    pub re: Signal<In, Bit>,
-    pub raddr: Signal<In, Bits<20>>,
-    pub rdata: Signal<Out, Bits<W>>,
-    _rows: Hidden<usize>,
-    _style: Hidden<&'static str>,
-}
-
-impl<const W: usize> Bank<W> {
-    fn new(rows: usize, style: &'static str) -> Self {
-        Bank {
-            clock: Default::default(),
-            we: Default::default(),
-            lanes: Default::default(),
-            waddr: Default::default(),
-            wdata: Default::default(),
-            re: Default::default(),
-            raddr: Default::default(),
-            rdata: Default::default(),
-            _rows: Hidden(rows),
-            _style: Hidden(style),
-        }
-    }
-}
-
-impl<const W: usize> Logic for Bank<W> {
-    fn update(&mut self) {
-        unimplemented!("byte RAMs are simulated in Verilator");
-    }
-    fn connect(&mut self) {
-        self.rdata.connect();
-    }
-    fn hdl(&self) -> Verilog {
-        let top = index_bits(self._rows.0) - 1;
-        let lane = |k: usize| {
-            let r = format!("[{}:{}]", 8 * k + 7, 8 * k);
-            format!("  if (lanes[{k}]) mem[waddr[{top}:0]]{r} <= wdata{r};\n")
-        };
-        let lanes: String = (0..W / 8).map(lane).collect();
-        Verilog::Custom(format!(
-            "{}reg {}stage;\nreg fresh;\ninitial begin stage = {W}'d0; fresh = 1'b0; rdata = {W}'d0; end\n\
-             always @(posedge clock) if (we) begin\n{lanes}end\n\
-             always @(posedge clock) begin\n  if (re) stage <= mem[raddr[{top}:0]];\n  fresh <= re;\n  \
-             if (fresh) rdata <= stage;\nend\n",
-            declare(self._style.0, W, self._rows.0),
-            range(W)
-        ))
-    }
-}
-
 /// Byte-addressed buffer of a power of two of bytes; addresses wrap at its size. `we` writes `wbytes` (1 to W/8) bytes
 /// of `wdata`, byte 0 at `waddr`. `re` reads the W/8 bytes from `raddr` on.
 #[derive(Clone, Debug, LogicBlock)]
@@ -123,8 +65,9 @@ pub struct ByteRam<const W: usize> {
     pub rdata: Signal<Out, Bits<W>>,
     /// `rdata` came in this cycle.
     pub rvalid: Signal<Out, Bit>,
-    even: Bank<W>,
-    odd: Bank<W>,
+    /// Half of the rows each, with byte enables.
+    even: RamBe<W, 20, 64>,
+    odd: RamBe<W, 20, 64>,
     writing: Reg<Bit>,
     write_row: DFF<Bits<20>>,
     write_data: DFF<Bits<W>>,
@@ -133,16 +76,19 @@ pub struct ByteRam<const W: usize> {
     reading: [Reg<Bit>; READ_LATENCY],
     read_row: DFF<Bits<20>>,
     offset: [DFF<Bits<6>>; READ_LATENCY - 1],
-    from_odd: [DFF<Bit>; READ_LATENCY - 1],
+    from_odd: [DFF<Bit>; READ_LATENCY - 2],
+    /// The bytes that come from the odd bank.
+    odd_bytes: DFF<Bits<W>>,
     out: DFF<Bits<W>>,
 }
 
 impl<const W: usize> ByteRam<W> {
-    /// A buffer of `bytes` bytes; `style` as for [`super::Table::new`].
+    /// A buffer of `bytes` bytes; `style` as for [`Ram::new`].
     pub fn new(bytes: usize, style: &'static str) -> Self {
         assert!([64, 128, 256, 512].contains(&W), "a datapath of {W} bits");
         assert!(bytes.is_power_of_two() && bytes >= W / 2 && bytes <= 1 << 20, "a buffer of {bytes} bytes");
         let rows = bytes / (W / 8) / 2;
+        let bank = || RamBe::default().rows(rows).style(style).lanes_of(8).registered();
         ByteRam {
             clock: Default::default(),
             rst: Default::default(),
@@ -154,8 +100,8 @@ impl<const W: usize> ByteRam<W> {
             raddr: Default::default(),
             rdata: Default::default(),
             rvalid: Default::default(),
-            even: Bank::new(rows, style),
-            odd: Bank::new(rows, style),
+            even: bank(),
+            odd: bank(),
             writing: Default::default(),
             write_row: Default::default(),
             write_data: Default::default(),
@@ -165,6 +111,7 @@ impl<const W: usize> ByteRam<W> {
             read_row: Default::default(),
             offset: Default::default(),
             from_odd: Default::default(),
+            odd_bytes: Default::default(),
             out: Default::default(),
         }
     }
@@ -186,7 +133,9 @@ impl<const W: usize> Logic for ByteRam<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, writing, reading);
-        dff_setup!(self, clock, write_row, write_data, even_lanes, odd_lanes, read_row, offset, from_odd, out);
+        dff_setup!(
+            self, clock, write_row, write_data, even_lanes, odd_lanes, read_row, offset, from_odd, odd_bytes, out
+        );
         clock!(self, clock, even, odd);
 
         // Write: rotate, and split the lanes between row r and row r+1.
@@ -194,8 +143,9 @@ impl<const W: usize> Logic for ByteRam<W> {
         if self.we.val() {
             let offset = offset_in::<W>(self.waddr.val());
             let row = row_of::<W>(self.waddr.val());
-            let all: Bits<128> = bits::<128>(u64::MAX);
-            let lanes = (all & !(all << self.wbytes.val())) << offset;
+            let all: Bits<128> = !Bits::<128>::default();
+            let end = offset.cast::<8>() + self.wbytes.val().cast::<8>();
+            let lanes = (all << offset) & !(all << end);
             let here = lanes.get_bits::<64>(0);
             let beyond = lanes.get_bits::<64>(W / 8);
             self.write_row.d.next = row;
@@ -204,12 +154,11 @@ impl<const W: usize> Logic for ByteRam<W> {
             self.odd_lanes.d.next = if row.get_bit(0) { here } else { beyond };
         }
         let row = self.write_row.q.val();
-        self.even.we.next = self.writing.q.val();
-        self.even.lanes.next = self.even_lanes.q.val();
+        let writes = self.writing.q.val();
+        self.even.we.next = if writes { self.even_lanes.q.val() } else { 0.into() };
         self.even.waddr.next = (row + 1) >> 1;
         self.even.wdata.next = self.write_data.q.val();
-        self.odd.we.next = self.writing.q.val();
-        self.odd.lanes.next = self.odd_lanes.q.val();
+        self.odd.we.next = if writes { self.odd_lanes.q.val() } else { 0.into() };
         self.odd.waddr.next = row >> 1;
         self.odd.wdata.next = self.write_data.q.val();
 
@@ -235,23 +184,21 @@ impl<const W: usize> Logic for ByteRam<W> {
         if self.re.val() {
             self.from_odd[0].d.next = row_of::<W>(self.raddr.val()).get_bit(0);
         }
-        for i in 1..READ_LATENCY - 1 {
+        for i in 1..READ_LATENCY - 2 {
             if self.reading[i - 1].q.val() {
                 self.from_odd[i].d.next = self.from_odd[i - 1].q.val();
             }
         }
-        if self.reading[READ_LATENCY - 2].q.val() {
-            let offset = self.offset[READ_LATENCY - 2].q.val();
-            let odd = self.odd.rdata.val();
-            let even = self.even.rdata.val();
-            let odd_first = self.from_odd[READ_LATENCY - 2].q.val();
-            let first = if odd_first { odd } else { even };
-            let second = if odd_first { even } else { odd };
+        if self.reading[READ_LATENCY - 3].q.val() {
+            // The lanes from the offset on come from the first row, those below from the next.
             let ones: Bits<W> = !Bits::<W>::default();
-            let bits = offset.cast::<9>() << 3;
-            let keep = ones << bits; // lanes from `offset` on
-            let row = (first & keep) | (second & !keep);
-            self.out.d.next = rotate_right(row, offset);
+            let first = ones << (self.offset[READ_LATENCY - 3].q.val().cast::<9>() << 3);
+            self.odd_bytes.d.next = if self.from_odd[READ_LATENCY - 3].q.val() { first } else { !first };
+        }
+        if self.reading[READ_LATENCY - 2].q.val() {
+            let odd = self.odd_bytes.q.val();
+            let row = (self.odd.rdata.val() & odd) | (self.even.rdata.val() & !odd);
+            self.out.d.next = rotate_right(row, self.offset[READ_LATENCY - 2].q.val());
         }
         self.rdata.next = self.out.q.val();
         self.rvalid.next = self.reading[READ_LATENCY - 1].q.val();

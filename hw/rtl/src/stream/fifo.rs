@@ -10,51 +10,11 @@
 //! memory with asynchronous read; deeper FIFOs read a block RAM one cycle ahead, which costs one idle cycle when a
 //! message is the first to go through the memory, and none while it streams. `s.ready` depends on registers only.
 
-use super::table::{declare, index_bits, range};
 use super::{Sink, Source};
 use hdl::prelude::*;
 
 /// Depths up to this use distributed RAM.
 pub const SMALL: usize = 64;
-
-/// The memory of a FIFO: `rdata` follows `raddr` at once (small), or one cycle after `re`.
-#[derive(Clone, Debug, LogicBlock)]
-struct Store<T: Synth> {
-    pub clock: Signal<In, Clock>,
-    pub we: Signal<In, Bit>,
-    pub waddr: Signal<In, Bits<16>>,
-    pub wdata: Signal<In, T>,
-    pub re: Signal<In, Bit>,
-    pub raddr: Signal<In, Bits<16>>,
-    pub rdata: Signal<Out, T>,
-    _rows: Hidden<usize>,
-}
-
-impl<T: Synth> Logic for Store<T> {
-    fn update(&mut self) {
-        unimplemented!("FIFOs are simulated in Verilator");
-    }
-    fn connect(&mut self) {
-        self.rdata.connect();
-    }
-    fn hdl(&self) -> Verilog {
-        let (bits, rows) = (T::BITS, self._rows.0);
-        let top = index_bits(rows) - 1;
-        let write = format!("always @(posedge clock) if (we) mem[waddr[{top}:0]] <= wdata;\n");
-        Verilog::Custom(if rows <= SMALL {
-            let memory = declare("distributed", bits, rows);
-            format!(
-                "{memory}{write}wire {}word = mem[raddr[{top}:0]];\nalways @(*) rdata = re ? word : {bits}'d0;\n",
-                range(bits)
-            )
-        } else {
-            let memory = declare("", bits, rows);
-            format!(
-                "{memory}initial rdata = {bits}'d0;\n{write}always @(posedge clock) if (re) rdata <= mem[raddr[{top}:0]];\n"
-            )
-        })
-    }
-}
 
 /// FIFO of up to `depth` messages.
 #[derive(Clone, Debug, LogicBlock)]
@@ -65,7 +25,8 @@ pub struct Fifo<T: Synth> {
     pub m: Source<T>,
     /// Messages inside.
     pub fill: Signal<Out, Bits<16>>,
-    store: Store<T>,
+    /// Answers at once (small), or one cycle after `re`.
+    store: Ram<T, 16>,
     head: Reg<Bits<16>>,
     tail: Reg<Bits<16>>,
     stored: Reg<Bits<16>>,
@@ -80,22 +41,14 @@ impl<T: Synth> Fifo<T> {
     /// A FIFO of 1 to 32,768 messages.
     pub fn new(depth: usize) -> Self {
         assert!((1..=1 << 15).contains(&depth), "a FIFO of {depth}");
+        let store = Ram::default().rows(depth.next_power_of_two());
         Fifo {
             clock: Default::default(),
             rst: Default::default(),
             s: Default::default(),
             m: Default::default(),
             fill: Default::default(),
-            store: Store {
-                clock: Default::default(),
-                we: Default::default(),
-                waddr: Default::default(),
-                wdata: Default::default(),
-                re: Default::default(),
-                raddr: Default::default(),
-                rdata: Default::default(),
-                _rows: Hidden(depth.next_power_of_two()),
-            },
+            store: if depth <= SMALL { store.style("distributed").at_once() } else { store },
             head: Default::default(),
             tail: Default::default(),
             stored: Default::default(),

@@ -10,89 +10,9 @@
 
 use hdl::prelude::*;
 
-/// Index bits of a memory of `rows` rows.
-pub(super) fn index_bits(rows: usize) -> usize {
-    rows.next_power_of_two().trailing_zeros().max(1) as usize
-}
-
-/// Declaration of `mem`: `rows` words of `bits` bits. They are zero at power-up: simulators start two-state memories so, and
-/// FPGAs their RAMs.
-pub(super) fn declare(style: &str, bits: usize, rows: usize) -> String {
-    let style = match style {
-        "" => "(* no_rw_check *)".to_string(),
-        s if ["block", "ultra", "distributed"].contains(&s) => format!("(* no_rw_check, ram_style = \"{s}\" *)"),
-        s => panic!("no such RAM style: {s}"),
-    };
-    let last = rows.max(1 << 1) - 1;
-    format!("{style} reg {}mem [0:{last}];\n", range(bits))
-}
-
-/// `[bits-1:0] `, or nothing for one bit.
-pub(super) fn range(bits: usize) -> String {
-    if bits == 1 { String::new() } else { format!("[{}:0] ", bits - 1) }
-}
-
-/// RAM of rows of `T`, zero at power-up. `we` writes `wdata` to row `waddr`; the row read by `re` and `raddr` is on
-/// `rdata` two cycles later and stays there until the next read arrives. Address bits above the rows are ignored.
-///
-/// A row that is read in the cycle of its write gives old data in simulation and undefined data in hardware.
-#[derive(Clone, Debug, LogicBlock)]
-pub struct Table<T: Synth> {
-    pub clock: Signal<In, Clock>,
-    pub we: Signal<In, Bit>,
-    pub waddr: Signal<In, Bits<24>>,
-    pub wdata: Signal<In, T>,
-    pub re: Signal<In, Bit>,
-    pub raddr: Signal<In, Bits<24>>,
-    pub rdata: Signal<Out, T>,
-    _rows: Hidden<usize>,
-    _style: Hidden<&'static str>,
-}
-
-impl<T: Synth> Table<T> {
-    /// A table of `rows` rows; `style` is `"block"`, `"ultra"`, `"distributed"` or `""` (synthesis chooses).
-    pub fn new(rows: usize, style: &'static str) -> Self {
-        assert!((1..=1 << 24).contains(&rows), "a table of {rows} rows");
-        Table {
-            clock: Default::default(),
-            we: Default::default(),
-            waddr: Default::default(),
-            wdata: Default::default(),
-            re: Default::default(),
-            raddr: Default::default(),
-            rdata: Default::default(),
-            _rows: Hidden(rows),
-            _style: Hidden(style),
-        }
-    }
-}
-
-/// A stand-in of one row, so that a block can name its tables and take the rest from its own default.
-impl<T: Synth> Default for Table<T> {
-    fn default() -> Self {
-        Table::new(1, "")
-    }
-}
-
-impl<T: Synth> Logic for Table<T> {
-    fn update(&mut self) {
-        unimplemented!("tables are simulated in Verilator");
-    }
-    fn connect(&mut self) {
-        self.rdata.connect();
-    }
-    fn hdl(&self) -> Verilog {
-        let (bits, top) = (T::BITS, index_bits(self._rows.0) - 1);
-        Verilog::Custom(format!(
-            "{}reg {}stage;\nreg fresh;\ninitial begin stage = {bits}'d0; fresh = 1'b0; rdata = {bits}'d0; end\n\
-             always @(posedge clock) if (we) mem[waddr[{top}:0]] <= wdata;\n\
-             always @(posedge clock) begin\n  if (re) stage <= mem[raddr[{top}:0]];\n  fresh <= re;\n  \
-             if (fresh) rdata <= stage;\nend\n",
-            declare(self._style.0, bits, self._rows.0),
-            range(bits)
-        ))
-    }
-}
+/// RAM of rows of `T`: `rdata` comes two cycles after `re` and stays until the next read arrives. See [`Ram`]; address bits above
+/// the rows are ignored.
+pub type Table<T> = Ram<T, 24>;
 
 /// A [`Table`] with a second read port: two copies that are written together.
 #[derive(Clone, Debug, LogicBlock)]
@@ -112,7 +32,7 @@ pub struct Table2<T: Synth> {
 }
 
 impl<T: Synth> Table2<T> {
-    /// As [`Table::new`].
+    /// As [`Table::new`](Ram::new).
     pub fn new(rows: usize, style: &'static str) -> Self {
         Table2 {
             clock: Default::default(),
@@ -167,7 +87,7 @@ pub struct FreshTable<T: Synth> {
 }
 
 impl<T: Synth> FreshTable<T> {
-    /// As [`Table::new`].
+    /// As [`Table::new`](Ram::new).
     pub fn new(rows: usize, style: &'static str) -> Self {
         FreshTable { table: Table::new(rows, style), ..Default::default() }
     }
