@@ -150,8 +150,6 @@ fn while_the_link_is_paused_the_receive_side_goes_on() {
         s.post(1, LEN);
         s.arrives(1, LEN, "WRITE into a host that cannot send");
     }
-    // The firmware runs on, as long as a command asks no engine that has a packet for the link.
-    assert!(s.bed.hosts[0].device.create_pd().is_ok());
     s.hold(0, Hold::default());
     (0..40).for_each(|_| s.completes(0, "what had waited for the link"));
     (0..5).for_each(|_| s.completes(1, "what had waited for its ACK"));
@@ -204,6 +202,79 @@ fn without_writes_taken_a_full_loopback_holds_up_egress_only() {
     (0..40).for_each(|_| s.completes(0, "what had waited behind it"));
     (0..40).for_each(|_| s.completes(1, "what had waited for writes"));
     s.ends_well("a full loopback");
+}
+
+#[test]
+fn while_the_link_is_paused_commands_get_through() {
+    let mut s = Scene::new();
+    let mut pairs: Vec<_> = (0..4).map(|_| s.bed.connect(&connect()).unwrap()).collect();
+    s.hold(0, Hold { mac_tx: true, ..Hold::default() });
+    // Every QP of host 0 has more to send than the transmit ring holds: packets of one stretch, of several, and inline ones; and
+    // owes its peer READ responses and ACKs.
+    let spare = region(&s.bed.hosts[0].pd, LEN, Access::all(), noise(3));
+    for (i, pair) in pairs.iter_mut().enumerate() {
+        let mut batch = pair.a.qp.post();
+        for k in 0..16 {
+            let sges: Vec<_> = (0..4).map(|j| spare.sge(700 * j + k, 650)).collect();
+            let data = if (i + k) % 3 == 0 { Data::Inline(&[5; 200]) } else { Data::Sges(&sges[..1 + (i + k) % 4]) };
+            batch.add(k as u64, Operation::Write(s.target[1].remote(0)), data, Flags::SIGNALED).unwrap();
+        }
+        batch.ring();
+        let mut batch = pair.b.qp.post();
+        for k in 0..16 {
+            let read = Operation::Read(s.source[0].remote(0));
+            batch.add(k, read, Data::Sges(&[s.target[1].sge(0, LEN)]), Flags::SIGNALED).unwrap();
+        }
+        batch.ring();
+    }
+    (0..40).for_each(|_| s.post(0, LEN));
+    pass(&s.bed, 400);
+    // The first command waits until the link has stood still for 2^18 cycles; those behind it hardly at all.
+    let start = s.bed.cycle();
+    let mut last = start;
+    let mut took = |bed: &Testbed, what: &str| {
+        let now = bed.cycle();
+        println!("{what}: {} cycles", now - last);
+        assert!(now - last < (1 << 18) + 200_000, "{what}");
+        last = now;
+    };
+    let mut ends: Vec<_> = pairs.into_iter().map(|p| (p.a, p.b)).collect();
+    let (dead, _silent) = ends.pop().unwrap();
+    drop(dead.qp);
+    took(&s.bed, "DESTROY_QP");
+    let (mut failed, _silent) = ends.pop().unwrap();
+    failed.qp.fail().unwrap();
+    took(&s.bed, "MODIFY_QP to ERR");
+    assert_eq!(failed.cq.poll().filter(|c| c.status.is_err()).count(), 16, "nothing was acknowledged");
+    assert_eq!(s.pair.a.qp.query().unwrap().state, qp_state::RTS);
+    took(&s.bed, "QUERY_QP");
+    drop(s.bed.hosts[0].pd.alloc(4096, Access::LOCAL_WRITE).unwrap());
+    took(&s.bed, "CREATE_MR, DESTROY_MR");
+    let fresh = s.bed.connect(&connect()).unwrap();
+    took(&s.bed, "16 commands of a new pair");
+    drop(fresh);
+    took(&s.bed, "its end");
+    assert!(s.bed.cycle() - start < 800_000, "all of them");
+    assert!(s.bed.hosts[0].device.counter(counter::TX_PAUSED) > 0);
+    s.hold(0, Hold::default());
+    // What was lost meanwhile is sent again, by the timers.
+    let patience = |end: &mut End| {
+        for _ in 0..200_000 {
+            if let Some(c) = end.cq.poll().next() {
+                return c.status.unwrap();
+            }
+            s.bed.relax();
+        }
+        panic!("nothing completes after the pause")
+    };
+    (0..40).for_each(|_| patience(&mut s.pair.a));
+    for (a, b) in &mut ends {
+        (0..16).for_each(|_| patience(a));
+        (0..16).for_each(|_| patience(b));
+    }
+    // Frames of the QPs that are gone came to nothing, and a frame cut short was seen as such.
+    assert!(s.bed.hosts[1].device.counter(counter::RX_MALFORMED) == 0);
+    s.ends_well("after a pause with commands");
 }
 
 #[test]

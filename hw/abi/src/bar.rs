@@ -64,7 +64,7 @@ registers! {
     LIMITS = 0x010, 4, Ro;
     /// Limits as powers of two: bits 7:0 MTT entries, 15:8 doorbell pages, 23:16 outstanding messages per QP, 31:24 outstanding READs per QP.
     LIMITS2 = 0x014, 4, Ro;
-    /// Bit 0 firmware runs; bit 1 firmware stopped beating; bit 2 parity error; bit 3 AXI error; bit 4 EQ overrun.
+    /// Bit 0 firmware runs; bit 1 firmware stopped beating; bit 2 parity error; bit 3 AXI error; bit 4 EQ overrun; bits 31:16 resets of device or firmware since power-up.
     HEALTH = 0x018, 4, Ro;
     /// Version of the running firmware.
     FW_VERSION = 0x01c, 4, Ro;
@@ -98,6 +98,23 @@ registers! {
     RAW_CONTROL = 0x070, 4, Rw;
     /// Write offset of the firmware's log ring (window at `FW_LOG`).
     FW_LOG_HEAD = 0x078, 4, Ro;
+}
+
+/// Bits of `HEALTH`.
+pub mod health {
+    use crate::Field;
+    /// The firmware runs.
+    pub const READY: u32 = 1 << 0;
+    /// It stopped beating.
+    pub const SILENT: u32 = 1 << 1;
+    /// A parity error, until the device is reset.
+    pub const PARITY: u32 = 1 << 2;
+    /// An error on the bus, until the device is reset.
+    pub const BUS: u32 = 1 << 3;
+    /// All of the state.
+    pub const STATE: u32 = 0xffff;
+    /// Resets of device or firmware since power-up: who has seen another number knows nothing of the device's objects.
+    pub const RESETS: Field = Field { name: "RESETS", lsb: 16, bits: 16, doc: "" };
 }
 
 /// Counters: 64-bit each, `COUNTERS + 8 * index`, indices from `status::counter`.

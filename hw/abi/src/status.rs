@@ -155,6 +155,8 @@ names! {
         TX_LOOPBACK;
         /// Frames lost because the link is down.
         TX_LINK_DOWN;
+        /// Frames lost because the MAC took nothing (its link is paused) while a command waited; the transport sends them again.
+        TX_PAUSED;
         /// Requester went back after a NAK.
         RETRY_NAK;
         /// Requester went back after its fast timer.

@@ -150,6 +150,8 @@ pub struct Core<const W: usize, const N: usize> {
     pub mac_rx_error: Signal<In, Bit>,
     /// Frames to the MAC.
     pub mac_tx: BeatSource<W>,
+    /// The frame is unfinished, its FCS must be wrong; counts with `last`.
+    pub mac_tx_error: Signal<Out, Bit>,
     /// The link is up.
     pub link_up: Signal<In, Bit>,
     /// Function-level reset from configuration space; MSI-X off or wholly masked there.
@@ -233,6 +235,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             mac_rx: Default::default(),
             mac_rx_error: Default::default(),
             mac_tx: Default::default(),
+            mac_tx_error: Default::default(),
             link_up: Default::default(),
             flr: Default::default(),
             msix_off: Default::default(),
@@ -443,6 +446,9 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
             if fault.request { self.requester.fault.ready.val() } else { self.respond.fault.ready.val() };
         BeatSource::<W>::join(&mut self.transmit.mac, &mut self.loopback.tx);
         BeatSource::<W>::link(&mut self.mac_tx, &mut self.loopback.mac_tx);
+        self.loopback.tx_error.next = self.transmit.mac_error.val();
+        self.mac_tx_error.next = self.loopback.mac_tx_error.val();
+        self.transmit.hurry.next = self.control.hurry.val();
 
         comment!("memory");
         Source::<AccessReq>::join(&mut self.landing.req, &mut self.mmu.rx_req);

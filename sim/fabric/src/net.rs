@@ -209,7 +209,10 @@ fn write<T>(capture: &mut Option<Capture>, what: impl FnOnce(&mut Capture) -> io
 }
 
 fn describe(frame: &Frame, fired: Option<Fired>) -> String {
-    let what = crate::Packet::of(&frame.data).map_or_else(|| "not RoCE".to_string(), |p| p.to_string());
+    let what = match frame.error {
+        true => "cut short by its sender".to_string(),
+        false => crate::Packet::of(&frame.data).map_or_else(|| "not RoCE".to_string(), |p| p.to_string()),
+    };
     match fired {
         Some(f) if f.action == Action::Drop => format!("{what}; lost on the link (fault rule {})", f.rule),
         Some(f) => format!("{what}; fault rule {}: {:?}", f.rule, f.action),

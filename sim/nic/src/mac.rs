@@ -18,7 +18,7 @@ pub struct Frame {
     pub at: Fs,
     /// Bytes from the destination address on.
     pub data: Vec<u8>,
-    /// The receiving MAC reports an error.
+    /// Its FCS is wrong: the receiving MAC reports an error.
     pub error: bool,
 }
 
@@ -56,11 +56,12 @@ impl MacTx {
         self.free_at < now + self.rate.time(SLACK)
     }
 
-    pub(crate) fn beat(&mut self, now: Fs, bytes: &[u8], last: bool) {
+    /// A beat; `error` makes a frame that ends here one with a wrong FCS.
+    pub(crate) fn beat(&mut self, now: Fs, bytes: &[u8], last: bool, error: bool) {
         self.building.extend_from_slice(bytes);
         self.free_at = self.free_at.max(now) + self.rate.time(bytes.len() as u64);
         if last {
-            self.out.push(Frame { at: self.free_at, data: std::mem::take(&mut self.building), error: false });
+            self.out.push(Frame { at: self.free_at, data: std::mem::take(&mut self.building), error });
             self.free_at += self.rate.time(OVERHEAD);
         }
     }
@@ -107,7 +108,7 @@ mod tests {
         let (mut now, mut sent) = (0, 0);
         while sent < 1000 {
             if tx.ready(now) {
-                tx.beat(now, &[0; 64], true);
+                tx.beat(now, &[0; 64], true, false);
                 sent += 1;
             }
             now += 4 * NS;

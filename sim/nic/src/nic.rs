@@ -71,6 +71,7 @@ struct Ports {
     tx_data: Port,
     tx_bytes: Port,
     tx_last: Port,
+    tx_error: Port,
     tx_valid: Port,
     tx_ready: Port,
     bar0: Port,
@@ -117,6 +118,7 @@ impl Ports {
             tx_data: m.port("mac_tx.data"),
             tx_bytes: m.port("mac_tx.bytes"),
             tx_last: m.port("mac_tx.last"),
+            tx_error: m.port("mac_tx_error"),
             tx_valid: m.port("mac_tx.valid"),
             tx_ready: m.port("mac_tx.ready"),
             bar0: m.port("bar0.data"),
@@ -317,7 +319,7 @@ impl Nic {
         self.axi.write_data(data, w_ready);
         if tx_ready && m.bit(p.tx_valid) {
             let n = m.get(p.tx_bytes) as usize;
-            self.tx.beat(now, &m.bytes(p.tx_data)[..n], m.bit(p.tx_last));
+            self.tx.beat(now, &m.bytes(p.tx_data)[..n], m.bit(p.tx_last), m.bit(p.tx_error));
         }
         if access.is_some_and(|a| a.bar == 2 || m.bit(p.bar0_ready)) {
             host.bar_taken();

@@ -47,6 +47,8 @@ pub struct ControlPlane<const W: usize> {
     pub filled: Arr<Signal<In, Bits<16>>, POSITIONS>,
     pub emptied: Arr<Signal<In, Bits<16>>, POSITIONS>,
 
+    /// The firmware has waited for an engine or a drain for longer than those take by themselves.
+    pub hurry: Signal<Out, Bit>,
     /// Clock in cycles.
     pub now: Signal<Out, Bits<48>>,
     pub link_up: Signal<In, Bit>,
@@ -92,7 +94,13 @@ pub struct ControlPlane<const W: usize> {
     clock_q: Reg<Bits<64>>,
     cause: Reg<Bits<2>>,
     held: Reg<Bit>,
+    resets: Reg<Bits<16>>,
+    resetting: Reg<Bit>,
+    waited: Reg<Bits<{ HURRY + 1 }>>,
 }
+
+/// Log2 of the cycles after which a wait of the firmware counts as long.
+const HURRY: usize = 12;
 
 impl<const W: usize> ControlPlane<W> {
     /// The control plane of a device that is what `identity` says.
@@ -108,7 +116,7 @@ impl<const W: usize> ControlPlane<W> {
 impl<const W: usize> Logic for ControlPlane<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, clock_q, cause, held);
+        regs!(self, clock, rst, clock_q, cause, held, resets, resetting, waited);
         clock_reset!(self, clock, rst, reset);
         let device_rst = self.reset.device_rst.val();
         clock!(self, clock, registers, counters, mmio, bus, mailbox, core);
@@ -132,10 +140,16 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.quiesce.next = self.reset.quiesce.val();
         let hold = self.registers.hold.val();
         self.held.d.next = hold;
-        if self.reset.busy.val() {
+        let busy = self.reset.busy.val();
+        let stops = hold && !self.held.q.val() && self.clock_q.q.val() > 1;
+        self.resetting.d.next = busy;
+        if busy {
             self.cause.d.next = 1.into();
-        } else if hold && !self.held.q.val() && self.clock_q.q.val() > 1 {
+        } else if stops {
             self.cause.d.next = 2.into();
+        }
+        if busy && !self.resetting.q.val() || stops {
+            self.resets.d.next = self.resets.q.val() + 1;
         }
 
         // BAR0.
@@ -145,6 +159,7 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.registers.firmware.next = self.mmio.firmware.val();
         self.registers.status.next = Status {
             health: self.mmio.health.val(),
+            resets: self.resets.q.val(),
             resetting: self.reset.busy.val(),
             link_up: self.link_up.val(),
             mac: self.mmio.mac.val(),
@@ -206,6 +221,15 @@ impl<const W: usize> Logic for ControlPlane<W> {
         for i in 0..DOORS {
             TableMaster::link(&mut self.table[i], &mut self.bus.m[i]);
         }
+
+        // How long the firmware has waited for the data path.
+        let waited = self.waited.q.val();
+        if !self.bus.busy.val() && !self.reset.drain_busy.val() {
+            self.waited.d.next = 0.into();
+        } else if !waited.get_bit(HURRY) {
+            self.waited.d.next = waited + 1;
+        }
+        self.hurry.next = waited.get_bit(HURRY);
 
         // Mailbox.
         self.mailbox.dma_go.next = self.mmio.dma_go.val();

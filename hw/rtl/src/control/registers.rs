@@ -63,6 +63,8 @@ pub struct FirmwareRegisters {
 pub struct Status {
     /// `bar::HEALTH`.
     pub health: Bits<5>,
+    /// Resets of device or firmware since power-up.
+    pub resets: Bits<16>,
     /// A reset is under way.
     pub resetting: Bit,
     /// `bar::PORT`.
@@ -283,7 +285,7 @@ impl Logic for Registers {
                     value = elab!(bits::<64>((self._identity.0.limits2 as u64) << 32 | self._identity.0.limits as u64));
                 }
                 if word == elab!(at(bar::HEALTH)) {
-                    value = cat!(64; f.version, bits::<27>(0), status.health);
+                    value = cat!(64; f.version, status.resets, bits::<11>(0), status.health);
                 }
                 if word == elab!(at(bar::FW_HEARTBEAT)) {
                     value = cat!(64; bits::<31>(0), status.resetting, f.heartbeat);

@@ -62,8 +62,11 @@ pub struct Loopback<const W: usize> {
     pub rst: Signal<In, Bit>,
     /// Frames of ours.
     pub tx: BeatSink<W>,
+    /// It ends unfinished: counts with `last`.
+    pub tx_error: Signal<In, Bit>,
     /// Those for the link.
     pub mac_tx: BeatSource<W>,
+    pub mac_tx_error: Signal<Out, Bit>,
     /// Frames of the link; `ready` is always 1. The error counts with `last`.
     pub mac_rx: BeatSink<W>,
     pub mac_rx_error: Signal<In, Bit>,
@@ -106,7 +109,9 @@ impl<const W: usize> Loopback<W> {
             clock: Default::default(),
             rst: Default::default(),
             tx: Default::default(),
+            tx_error: Default::default(),
             mac_tx: Default::default(),
+            mac_tx_error: Default::default(),
             mac_rx: Default::default(),
             mac_rx_error: Default::default(),
             rx: Default::default(),
@@ -186,7 +191,7 @@ impl<const W: usize> Logic for Loopback<W> {
                 data: self.tx.data.val(),
                 bytes: self.tx.bytes.val(),
                 last: self.tx.last.val(),
-                error: false,
+                error: self.tx_error.val(),
             };
         }
         if begins {
@@ -203,6 +208,7 @@ impl<const W: usize> Logic for Loopback<W> {
         self.mac_tx.data.next = held.data;
         self.mac_tx.bytes.next = held.bytes;
         self.mac_tx.last.next = held.last;
+        self.mac_tx_error.next = held.error;
         self.turned.s.valid.next = round;
         self.turned.s.data.next = held;
         let ends = holds && goes && held.last;

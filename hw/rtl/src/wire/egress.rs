@@ -17,7 +17,12 @@
 //! when the output FIFO has room. That FIFO is deeper than the pipeline is long, so that a frame comes to the MAC without
 //! gaps whatever the MAC does. A dropped frame takes one cycle of `issue`, so that room is freed in order.
 //!
-//! Cannot deadlock: waits only for the MAC. The sink of `fault` may itself wait for the transmit path, so nothing waits
+//! A MAC that takes nothing (its link is paused) must not hold a command: once it has stood still for 2^[`PATIENCE`] cycles and
+//! `hurry` says that a command waits, frames that find the FIFO full are *void*: they run through, are not put into the FIFO, and
+//! count as lost on the wire, so that rings and engines move on. A frame of which a part is in the FIFO is cut: a last beat with
+//! `mac_error`, for which one place is always free.
+//!
+//! Cannot deadlock: waits only for the MAC, and not for ever while a command waits. The sink of `fault` may itself wait for the transmit path, so nothing waits
 //! for it: a report that finds the queue full is not made and holds nothing back. Its frame is then lost like one on
 //! the wire, and the retry meets the fault again.
 
@@ -43,6 +48,8 @@ const PREPARED: usize = 4;
 const LOOKAHEAD: usize = 12;
 /// Beats between issue and MAC: more than the pipeline holds.
 const BEATS: usize = 32;
+/// Log2 of the cycles that a command waits for a MAC that stands still.
+pub const PATIENCE: usize = 18;
 /// Fault reports that may wait.
 const FAULTS: usize = 64;
 
@@ -117,6 +124,10 @@ struct Plan {
     at: Bits<7>,
     /// The ICRC's other half is at the start of this beat.
     rest: Bit,
+    /// Goes nowhere.
+    void: Bit,
+    /// The frame ends here, unfinished.
+    cut: Bit,
     tagged: Bit,
     ip6: Bit,
 }
@@ -137,6 +148,10 @@ pub struct Egress<const W: usize> {
     pub free: Signal<Out, Bit>,
     pub free_rows: Signal<Out, Bits<12>>,
     pub mac: BeatSource<W>,
+    /// The frame is unfinished: the MAC spoils its FCS. Counts with `last`.
+    pub mac_error: Signal<Out, Bit>,
+    /// A command waits.
+    pub hurry: Signal<In, Bit>,
     /// First aborted frame of a QP and epoch.
     pub fault: Source<TxFault>,
     /// The sink must always be ready.
@@ -184,6 +199,12 @@ pub struct Egress<const W: usize> {
     row: DFF<BufAddr>,
     split: DFF<Bit>,
     in_flight: Reg<Bits<6>>,
+    /// A part of the frame went into the FIFO; the rest of it is void.
+    entered: Reg<Bit>,
+    voided: Reg<Bit>,
+    /// Cycles that the MAC has stood still.
+    still: Reg<Bits<{ PATIENCE + 1 }>>,
+    impatient: Reg<Bit>,
     leaving: Reg<Bit>,
     leaver: DFF<TxLeft>,
     // Beats on their way.
@@ -200,7 +221,7 @@ pub struct Egress<const W: usize> {
     delayed_data: [DFF<Bits<W>>; GENERATOR_LATENCY],
     carry: DFF<Bits<16>>,
     beats: Fifo<Bits<W>>,
-    ends: Fifo<Bits<8>>,
+    ends: Fifo<Bits<9>>,
     _qps: Hidden<usize>,
 }
 
@@ -218,6 +239,8 @@ impl<const W: usize> Egress<W> {
             free: Default::default(),
             free_rows: Default::default(),
             mac: Default::default(),
+            mac_error: Default::default(),
+            hurry: Default::default(),
             fault: Default::default(),
             left: Default::default(),
             epoch: Default::default(),
@@ -258,6 +281,10 @@ impl<const W: usize> Egress<W> {
             row: Default::default(),
             split: Default::default(),
             in_flight: Default::default(),
+            entered: Default::default(),
+            voided: Default::default(),
+            still: Default::default(),
+            impatient: Default::default(),
             leaving: Default::default(),
             leaver: Default::default(),
             reading: Default::default(),
@@ -302,7 +329,7 @@ impl<const W: usize> Logic for Egress<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, sweep, answering, steps, ahead, beats_ahead, active, in_flight, leaving);
-        regs!(self, clock, rst, reading, merged, delayed);
+        regs!(self, clock, rst, reading, merged, delayed, entered, voided, still, impatient);
         dff_setup!(self, clock, answer_gid, picked, picked_quick, marked, mark, judged, address, sum, header_len);
         dff_setup!(self, clock, tagged, about, header, header_left, payload_left, icrc_left, total_left, row, split);
         dff_setup!(self, clock, leaver, plans, slices, mask, merged_plan, merged_data);
@@ -451,7 +478,12 @@ impl<const W: usize> Logic for Egress<W> {
         let about = self.about.q.val();
         let total = self.total_left.q.val();
         let last = total <= W as u64 / 8;
-        let issue = self.active.q.val() && !about.dropped && self.in_flight.q.val() != BEATS as u64;
+        let full = self.in_flight.q.val() >= BEATS as u64 - 1;
+        let voided = self.voided.q.val();
+        let void = voided || full && self.impatient.q.val();
+        let cut = void && !voided && self.entered.q.val();
+        let issue = self.active.q.val() && !about.dropped && (void || !full);
+        let enters = issue && (!void || cut);
         let finish = self.active.q.val() && about.dropped || issue && last;
         let next = self.prepared.m.data.val();
         let begin = self.prepared.m.valid.val() && (!self.active.q.val() || finish);
@@ -469,6 +501,8 @@ impl<const W: usize> Logic for Egress<W> {
             self.total_left.d.next = beyond::<W>(total);
             self.row.d.next = self.row.q.val() + W as u64 / 8;
             self.split.d.next = holds_icrc && icrc_left == W as u64 / 8 - 2;
+            self.voided.d.next = void;
+            self.entered.d.next = true;
         }
         if begin {
             self.active.d.next = true;
@@ -480,6 +514,8 @@ impl<const W: usize> Logic for Egress<W> {
             self.total_left.d.next = next.total;
             self.row.d.next = next.buf;
             self.split.d.next = false;
+            self.voided.d.next = false;
+            self.entered.d.next = false;
         } else if finish {
             self.active.d.next = false;
         }
@@ -506,14 +542,16 @@ impl<const W: usize> Logic for Egress<W> {
         }
         self.left.valid.next = self.leaving.q.val();
         self.left.data.next = self.leaver.q.val();
+        let whole = sent && !void;
         let mut count: Bits<64> = 0.into();
-        count = count.replace_bit(counter::TX_FRAMES, sent);
-        count = count.replace_bit(counter::TX_RETRANSMITTED, sent && about.again);
-        count = count.replace_bit(counter::TX_ACK, sent && about.ack);
-        count = count.replace_bit(counter::TX_NAK, sent && about.nak);
+        count = count.replace_bit(counter::TX_FRAMES, whole);
+        count = count.replace_bit(counter::TX_RETRANSMITTED, whole && about.again);
+        count = count.replace_bit(counter::TX_ACK, whole && about.ack);
+        count = count.replace_bit(counter::TX_NAK, whole && about.nak);
+        count = count.replace_bit(counter::TX_PAUSED, sent && void);
         count = count.replace_bit(counter::TX_ABORTED, self.active.q.val() && about.dropped);
         self.count.next = count;
-        self.tx_bytes.next = if sent && !about.raw { about.payload } else { 0.into() };
+        self.tx_bytes.next = if whole && !about.raw { about.payload } else { 0.into() };
 
         // Plan and header slice go beside the read.
         self.reading[0].d.next = issue;
@@ -527,6 +565,8 @@ impl<const W: usize> Logic for Egress<W> {
                 icrc: holds_icrc,
                 at: within::<W>(icrc_left),
                 rest: self.split.q.val(),
+                void: void && !cut,
+                cut,
                 tagged: about.tagged,
                 ip6: about.ip6,
             };
@@ -585,10 +625,10 @@ impl<const W: usize> Logic for Egress<W> {
         if leaves && plan.icrc {
             self.carry.d.next = icrc.get_bits::<16>(16);
         }
-        self.beats.s.valid.next = leaves;
+        self.beats.s.valid.next = leaves && !plan.void;
         self.beats.s.data.next = data;
-        self.ends.s.valid.next = leaves;
-        self.ends.s.data.next = cat!(plan.last, plan.bytes);
+        self.ends.s.valid.next = leaves && !plan.void;
+        self.ends.s.data.next = cat!(plan.cut, plan.last || plan.cut, plan.bytes);
 
         // The two FIFOs move in step.
         let end = self.ends.m.data.val();
@@ -598,13 +638,21 @@ impl<const W: usize> Logic for Egress<W> {
         self.mac.data.next = self.beats.m.data.val();
         self.mac.bytes.next = end.get_bits::<7>(0);
         self.mac.last.next = end.get_bit(7);
+        self.mac_error.next = end.get_bit(8);
         self.beats.m.ready.next = self.mac.ready.val();
         self.ends.m.ready.next = self.mac.ready.val();
-        if issue && !sent_beat {
+        if enters && !sent_beat {
             self.in_flight.d.next = self.in_flight.q.val() + 1;
-        } else if sent_beat && !issue {
+        } else if sent_beat && !enters {
             self.in_flight.d.next = self.in_flight.q.val() - 1;
         }
+        let still = self.still.q.val();
+        if !offer || sent_beat {
+            self.still.d.next = 0.into();
+        } else if !still.get_bit(PATIENCE) {
+            self.still.d.next = still + 1;
+        }
+        self.impatient.d.next = still.get_bit(PATIENCE) && !sent_beat && self.hurry.val();
 
         // Tables: a row access takes a cycle in which nothing else needs the port.
         let req = self.table.req.val();

@@ -7,7 +7,7 @@
 //!                          +--- ByteRam --------+     written by byte, read by row
 //!   quick ------------------------------------> egress
 //! ```
-//! Waits for the MAC, `access` and `dma_read` only: see [`frames`](super::frames) and [`egress`](super::egress).
+//! Waits for the MAC (not for ever while a command waits), `access` and `dma_read` only: see [`frames`](super::frames) and [`egress`](super::egress).
 
 use super::{
     egress::Egress,
@@ -44,6 +44,10 @@ pub struct Transmit<const W: usize> {
     pub data_valid: Signal<In, Bit>,
     /// Frames without FCS.
     pub mac: BeatSource<W>,
+    /// The frame is unfinished: the MAC spoils its FCS. Counts with `last`.
+    pub mac_error: Signal<Out, Bit>,
+    /// A command waits: a MAC that stands still for long does not hold it.
+    pub hurry: Signal<In, Bit>,
     /// First aborted frame of a QP and epoch. Nothing waits for its sink.
     pub fault: Source<TxFault>,
     /// Requester frames that expect an answer. The sink must always be ready.
@@ -86,6 +90,8 @@ impl<const W: usize> Transmit<W> {
             beat: Default::default(),
             data_valid: Default::default(),
             mac: Default::default(),
+            mac_error: Default::default(),
+            hurry: Default::default(),
             fault: Default::default(),
             left: Default::default(),
             queued: Default::default(),
@@ -132,6 +138,8 @@ impl<const W: usize> Logic for Transmit<W> {
         self.frames.free_rows.next = self.egress.free_rows.val();
         Sink::<TxHead>::link(&mut self.quick, &mut self.egress.quick);
         BeatSource::<W>::link(&mut self.mac, &mut self.egress.mac);
+        self.mac_error.next = self.egress.mac_error.val();
+        self.egress.hurry.next = self.hurry.val();
         Source::<TxFault>::link(&mut self.fault, &mut self.egress.fault);
         Source::<TxLeft>::link(&mut self.left, &mut self.egress.left);
         Sink::<EpochMark>::link(&mut self.epoch, &mut self.egress.epoch);
