@@ -1,6 +1,7 @@
 //! Life and death under load: function-level reset, Bus Master Enable off, destruction of busy QPs, and numbers that are used
 //! again and again. Memory that is taken from the device is never touched again.
 
+use abi::bar::health;
 use abi::status::wc;
 use driver::qp::{QpSizes, SendOptions};
 use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction};
@@ -8,7 +9,7 @@ use fabric::SimFunction;
 use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
 use nic::BarRequest;
 use std::sync::Arc;
-use testbed::{Connect, Host, Pair, Setup, Testbed};
+use testbed::{Connect, End, Host, Pair, Setup, Testbed};
 
 const LEN: usize = 6000;
 const DEPTH: usize = 16;
@@ -84,13 +85,42 @@ fn reopen(bed: &mut Testbed, function: Arc<SimFunction>) -> Host {
     std::mem::replace(&mut bed.hosts[0], Host { device, pd, eq, gid })
 }
 
-/// The ends of `pairs` at host 1 notice that their peers are gone; those at host 0 went with the device.
-fn bury(bed: &Testbed, pairs: Vec<Pair>, allowed: &[u8]) {
+/// Whatever the old handles of NIC 0 try comes to an end at once: posting, destroying; and what they had posted is flushed, each
+/// once, in order. Gives what is left: the ends at host 1, and its memory.
+fn assert_gone(bed: &Testbed, pairs: Vec<Pair>, old: Host, load: Load, why: &str) -> (Vec<End>, [Mr; 2]) {
+    let start = std::time::Instant::now();
+    let e = old.device.check().unwrap_err().to_string();
+    assert!(e.contains(why), "{e}");
+    let mut peers = vec![];
     for mut pair in pairs {
-        let failed = (0..=DEPTH).map(|_| wait(bed, &mut pair.b.cq, "a QP whose peer is gone"));
+        let sge = load.source[0].sge(0, 8);
+        let write = Operation::Write(load.target[1].remote(0));
+        let e = pair.a.qp.post().add(99, write, Data::Sges(&[sge]), Flags::SIGNALED).unwrap_err().to_string();
+        assert!(e.contains(why), "{e}");
+        let e = pair.a.qp.post_recv(99, &[]).unwrap_err().to_string();
+        assert!(e.contains(why), "{e}");
+        let numbers: Vec<_> = pair.a.cq.poll().map(|c| (c.wr_id, c.status.is_ok())).collect();
+        assert!(numbers.is_sorted_by_key(|c| !c.1), "success before flush: {numbers:?}");
+        assert_eq!(numbers.iter().map(|c| c.0).collect::<Vec<_>>(), (0..DEPTH as u64).collect::<Vec<_>>());
+        assert!(pair.a.qp.query().unwrap_err().to_string().contains(why));
+        drop(pair.a);
+        peers.push(pair.b);
+    }
+    let Load { source: [source, left], target: [target, right] } = load;
+    drop((old, source, target));
+    let took = start.elapsed();
+    println!("old handles are gone within {took:?}");
+    assert!(took.as_secs() < 20, "{took:?}");
+    assert!(bed.hosts[0].device.check().is_ok(), "the new handle is alive");
+    (peers, [left, right])
+}
+
+/// The ends of pairs at host 1 notice that their peers are gone.
+fn bury(bed: &Testbed, ends: Vec<End>, allowed: &[u8]) {
+    for mut end in ends {
+        let failed = (0..=DEPTH).map(|_| wait(bed, &mut end.cq, "a QP whose peer is gone"));
         let error = failed.filter_map(|c| c.status.err()).next().expect("an error");
         assert!(allowed.contains(&error.status), "{error}");
-        std::mem::forget(pair.a);
     }
 }
 
@@ -107,12 +137,13 @@ fn a_function_level_reset_under_load() {
     let old = reopen(&mut bed, function);
     // What the device wrote before is there; it writes no more.
     load.target[0].write(0, &[GUARD; LEN]);
-    bury(&bed, pairs, &[wc::RETRY_EXC]);
+    pass(&bed, 1000);
     assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "a device that was reset still writes");
+    let (peers, _memory) = assert_gone(&bed, pairs, old, load, "reset");
+    bury(&bed, peers, &[wc::RETRY_EXC]);
     bed.sim().nic(0).host.iommu.take_faults();
     assert_works(&bed, "after the reset");
     assert_sound(&bed, "after the reset");
-    std::mem::forget((old, load));
 }
 
 #[test]
@@ -126,13 +157,18 @@ fn bus_master_off_under_load() {
     load.target[0].write(0, &[GUARD; LEN]);
     pass(&bed, 2000);
     assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "a device without Bus Master Enable writes");
-    assert_ne!(bed.hosts[0].device.health() & 8, 0, "it says that its accesses fail");
+    assert_ne!(bed.hosts[0].device.health() & health::BUS, 0, "it says that its accesses fail");
+    // A command cannot be answered, and says so; so do all that come after it, at once.
+    let start = std::time::Instant::now();
+    let e = bed.hosts[0].device.create_pd().err().expect("no answer can come").to_string();
+    assert!(e.contains("does not reach memory"), "{e}");
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     let old = reopen(&mut bed, function);
     // Some READs were answered that their data cannot be read.
-    bury(&bed, pairs, &[wc::RETRY_EXC, wc::REM_OP]);
+    let (peers, _memory) = assert_gone(&bed, pairs, old, load, "does not reach memory");
+    bury(&bed, peers, &[wc::RETRY_EXC, wc::REM_OP]);
     assert_works(&bed, "with Bus Master Enable again");
     assert_sound(&bed, "with Bus Master Enable again");
-    std::mem::forget((old, load));
 }
 
 #[test]
@@ -149,8 +185,6 @@ fn a_read_that_the_host_refuses_ends_in_a_remote_operational_error() {
     let error = wait(&bed, &mut pair.a.cq, "a READ of memory that is gone").status.unwrap_err();
     assert_eq!(error.status, wc::REM_OP, "{error}");
     assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "of a READ that failed");
-    // Host 1 cannot be taken down in order.
-    std::mem::forget((bed, function, pair, load));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::bar::Bar;
 use crate::function::{Error, PciFunction, Result};
+use crate::life::Life;
 use crate::memory::{BusSpace, RingMemory};
 use crate::reg;
 use crate::registers::Registers;
@@ -12,8 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Log2 of the slots of the ring.
 const LOG2: u32 = 4;
-/// How long a command may take before the firmware counts as dead.
+/// How long a command may take at most.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A waiting command looks after the device each time after so many turns of its loop.
+const TURNS: u32 = 256;
 
 /// A command being filled in.
 pub struct Command(pub [u8; 64]);
@@ -50,17 +53,18 @@ struct State {
 pub struct CommandRing {
     function: Arc<dyn PciFunction>,
     bar: Arc<Bar>,
+    life: Arc<Life>,
     state: Mutex<State>,
 }
 
 impl CommandRing {
     /// Sets the ring up; the firmware must be ready.
-    pub fn new(function: Arc<dyn PciFunction>, bar: Arc<Bar>, bus: &Arc<BusSpace>) -> Result<Self> {
+    pub fn new(function: Arc<dyn PciFunction>, bar: Arc<Bar>, bus: &Arc<BusSpace>, life: Arc<Life>) -> Result<Self> {
         let ring = RingMemory::new(bus, SLOT << LOG2)?;
         reg!(bar, Registers, cmd_base).write(ring.iova());
         reg!(bar, Registers, cmd_log2).write(LOG2);
         let produced = reg!(bar, Registers, cmd_producer).read();
-        Ok(CommandRing { function, bar, state: Mutex::new(State { ring, produced }) })
+        Ok(CommandRing { function, bar, life, state: Mutex::new(State { ring, produced }) })
     }
 
     /// Executes a command. The error says which command failed and, by name, why.
@@ -68,9 +72,11 @@ impl CommandRing {
         judge(command, self.submit(command)?)
     }
 
-    /// Executes a command, whatever the answer. The error: there is none.
+    /// Executes a command, whatever the answer. The error: there is none, for the device is gone.
     pub fn submit(&self, command: &Command) -> Result<Answer> {
         let mut s = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        // A device that was reset may be in another driver's hands.
+        self.life.check()?;
         let slot = (s.produced & ((1 << LOG2) - 1)) as usize * SLOT;
         let phase = (s.produced >> LOG2 & 1) as u8 ^ 1;
         s.ring.write(slot, &command.0);
@@ -78,15 +84,25 @@ impl CommandRing {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         reg!(self.bar, Registers, cmd_producer).write(s.produced);
         let deadline = Instant::now() + PATIENCE;
+        let (mut turns, mut counted) = (0, false);
         loop {
             let ready = |last: u8| last & 1 == phase;
             if let Some(bytes) = s.ring.read_if::<{ SLOT - ANSWER }>(slot + ANSWER, ready) {
                 return Ok(Answer(bytes));
             }
+            turns += 1;
+            if turns % TURNS == 0 {
+                self.life.check()?;
+                // A command that is counted has been answered; the answer, written before it was, cannot take longer.
+                let lost = counted;
+                counted = reg!(self.bar, Registers, cmd_consumer).read() == s.produced;
+                if lost && counted {
+                    return Err(self.life.ends("what it writes does not reach memory"));
+                }
+            }
             if Instant::now() > deadline {
-                let health = reg!(self.bar, Registers, health).read();
-                return Err(Error::new(format!("the firmware does not answer {} (health {health:#x})", name(command)))
-                    .hint("reset the device; its log is in BAR0 at FW_LOG"));
+                eprintln!("ferroce: {} is not answered; the firmware's log is in BAR0 at FW_LOG", name(command));
+                return Err(self.life.ends("its firmware does not answer"));
             }
             self.function.relax();
         }

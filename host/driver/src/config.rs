@@ -79,6 +79,13 @@ impl Identity {
     }
 }
 
+/// Whether the function may access memory.
+pub fn masters_bus(function: &dyn PciFunction) -> bool {
+    let mut command = [0; 2];
+    function.config_read(COMMAND, &mut command).is_ok()
+        && u16::from_le_bytes(command) & MEMORY_AND_BUS_MASTER == MEMORY_AND_BUS_MASTER
+}
+
 /// Lets the function answer memory accesses and master the bus.
 pub fn enable(function: &dyn PciFunction) -> Result<()> {
     function.config_write(COMMAND, &MEMORY_AND_BUS_MASTER.to_le_bytes())

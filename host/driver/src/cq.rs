@@ -11,6 +11,9 @@ use abi::status::{cause, wc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Turns of a wait loop between looks at the device.
+const LOOK: u64 = 4096;
+
 /// QP number of entries whose QP is destroyed.
 const NOBODY: u64 = cqe::QPN.max();
 
@@ -132,6 +135,9 @@ impl Eq {
 
     /// Frees the entries that were polled and arms the interrupt: one follows if an event is there, or comes.
     pub fn arm(&mut self) {
+        if self.handle.device.0.life.is_over() {
+            return;
+        }
         let mut word = [0; 8];
         eq_db::NUMBER.set(&mut word, self.handle.number.into());
         eq_db::ARM.set(&mut word, 1);
@@ -218,14 +224,19 @@ impl Cq {
         Poll { cq: self }
     }
 
-    /// Waits for one completion, letting time pass.
+    /// Waits for one completion, letting time pass. A device that is gone completes what was posted with WR_FLUSH.
     pub fn wait(&mut self) -> Completion {
-        loop {
+        for turn in 1u64.. {
             if let Some(c) = self.poll().next() {
                 return c;
             }
             self.handle.device.relax();
+            if turn.is_multiple_of(LOOK) {
+                // What it finds shows in the next poll.
+                let _ = self.handle.device.check();
+            }
         }
+        unreachable!("turns do not run out")
     }
 
     /// Arms the queue: the next completion (`solicited`: the next solicited one or error) raises an event; one that came
@@ -236,6 +247,9 @@ impl Cq {
     }
 
     fn ring(&mut self, arm: Option<bool>) {
+        if self.handle.device.0.life.is_over() {
+            return;
+        }
         let mut word = [0; 8];
         cq_db::NUMBER.set(&mut word, self.number().into());
         cq_db::ARM.set(&mut word, (arm == Some(false)).into());

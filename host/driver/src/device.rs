@@ -4,6 +4,7 @@ use crate::bar::Bar;
 use crate::command::{Answer, Command, CommandRing};
 use crate::config::{self, Identity};
 use crate::function::{Error, PciFunction, Result};
+use crate::life::Life;
 use crate::memory::BusSpace;
 use crate::posted::Posted;
 use crate::reg;
@@ -82,6 +83,7 @@ pub(crate) struct Inner {
     qps: Mutex<Vec<Option<Arc<Posted>>>>,
     /// How many of them are buried.
     buried: AtomicUsize,
+    pub(crate) life: Arc<Life>,
     numbers: Mutex<()>,
 }
 
@@ -120,10 +122,23 @@ impl Device {
             return Err(Error::new(format!("doorbell page {} of {}", options.owner, limits.pages)));
         }
         let bus = Arc::new(BusSpace::new(function.clone())?);
-        let commands = CommandRing::new(function.clone(), bar0.clone(), &bus)?;
+        let life = Arc::new(Life::new(function.clone(), bar0.clone()));
+        let commands = CommandRing::new(function.clone(), bar0.clone(), &bus, life.clone())?;
         let qps = Mutex::new(vec![None; limits.qps as usize]);
         let (owner, buried, numbers) = (options.owner, AtomicUsize::new(0), Mutex::new(()));
-        Ok(Device(Arc::new(Inner { function, bar0, doorbells, bus, commands, owner, limits, qps, buried, numbers })))
+        Ok(Device(Arc::new(Inner {
+            function,
+            bar0,
+            doorbells,
+            bus,
+            commands,
+            owner,
+            limits,
+            qps,
+            buried,
+            life,
+            numbers,
+        })))
     }
 
     /// What the device is built for.
@@ -138,7 +153,20 @@ impl Device {
 
     /// Health bits, as the register page describes them.
     pub fn health(&self) -> u32 {
-        reg!(self.0.bar0, Registers, health).read()
+        reg!(self.0.bar0, Registers, health).read() & bar::health::STATE
+    }
+
+    /// Whether the device still is the one that this handle opened. Once it is not (it was reset, it lost its firmware or its
+    /// access to memory), all that is tried with the handle's objects fails at once, and what was posted is flushed. Commands
+    /// look too, and so does [`Cq::wait`](crate::Cq::wait) now and then; posting alone notices nothing.
+    pub fn check(&self) -> Result<()> {
+        self.0.life.check()
+    }
+
+    /// Function-level reset. All objects of the device, of all its handles, are void from then on.
+    pub fn reset(&self) -> Result<()> {
+        self.0.life.ends("it was reset by this handle");
+        self.0.function.reset()
     }
 
     /// Clock rate in MHz.
@@ -218,9 +246,12 @@ impl Device {
         Ok((a.get(answer::NUMBER) as u32, a))
     }
 
-    /// Destroys an object in a destructor, where an error can only mean that the device is gone.
+    /// Destroys an object in a destructor. With the device went its objects.
     pub(crate) fn destroy(&self, opcode: u8, number: u32) {
-        if let Err(e) = self.execute(&self.command(opcode).with(head::NUMBER, number.into())) {
+        let destroyed = self.execute(&self.command(opcode).with(head::NUMBER, number.into()));
+        if let Err(e) = destroyed
+            && !self.0.life.is_over()
+        {
             eprintln!("ferroce: {e}");
         }
     }
@@ -245,12 +276,13 @@ impl Device {
 
     /// QPs that completion queue `cq` has to flush.
     pub(crate) fn buried(&self, cq: u32) -> Vec<(u32, Arc<Posted>)> {
-        if self.0.buried.load(Ordering::Acquire) == 0 {
+        let gone = self.0.life.is_over();
+        if self.0.buried.load(Ordering::Acquire) == 0 && !gone {
             return Vec::new();
         }
         let qps = self.qps();
         let all = (0..).zip(qps.iter()).filter_map(|(n, q)| q.as_ref().map(|q| (n, q)));
-        all.filter(|(_, q)| q.cqs.contains(&cq) && q.is_buried()).map(|(n, q)| (n, q.clone())).collect()
+        all.filter(|(_, q)| q.cqs.contains(&cq) && (gone || q.is_buried())).map(|(n, q)| (n, q.clone())).collect()
     }
 
     /// Brings a QP to ERR, behind which all completions that the device has for it are there, and lets its completion
@@ -269,7 +301,9 @@ impl Device {
 
     /// The same for a QP that has told of its failure.
     pub(crate) fn bury(&self, qpn: u32) {
-        if let Err(e) = self.try_bury(qpn) {
+        if let Err(e) = self.try_bury(qpn)
+            && !self.0.life.is_over()
+        {
             eprintln!("ferroce: QP {qpn} has failed: {e}");
         }
     }

@@ -23,6 +23,7 @@ mod config;
 mod cq;
 mod device;
 pub mod function;
+mod life;
 mod memory;
 mod mr;
 mod post;

@@ -60,8 +60,9 @@ impl Qp<Rts> {
 }
 
 impl Post<'_> {
-    /// Adds a work request. Errors change nothing: queue full, too many SGEs, too long.
+    /// Adds a work request. Errors change nothing: queue full, too many SGEs, too long, device gone.
     pub fn add(&mut self, wr_id: u64, operation: Operation, data: Data<'_>, flags: Flags) -> Result<()> {
+        self.body.device.0.life.known()?;
         let mut wqe = [0; MAX_WQE_BLOCKS * WQE_BLOCK];
         let (opcode, imm, remote) = match operation {
             Operation::Send => (send_op::SEND, None, None),
@@ -138,7 +139,9 @@ impl Post<'_> {
 
     /// Sends off a batch of a single small request with the request itself, which spares the device a fetch.
     pub fn ring_direct(self) {
-        if let Some(block) = self.first {
+        if let Some(block) = self.first
+            && !self.body.device.0.life.is_over()
+        {
             for (db, word) in self.body.direct.iter().zip(block.as_chunks::<8>().0) {
                 db.ring(u64::from_le_bytes(*word));
             }
@@ -148,7 +151,7 @@ impl Post<'_> {
 
 impl Drop for Post<'_> {
     fn drop(&mut self) {
-        if self.posted > 0 {
+        if self.posted > 0 && !self.body.device.0.life.is_over() {
             self.body.send.ring();
         }
     }

@@ -303,9 +303,10 @@ impl Qp<Rtr> {
 }
 
 impl<S: CanReceive> Qp<S> {
-    /// Posts a receive. Errors: queue full, too many SGEs.
+    /// Posts a receive. Errors: queue full, too many SGEs, device gone.
     pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         let body = &mut *self.body;
+        body.device.0.life.known()?;
         if sges.len() > MAX_SGE {
             return Err(Error::new(format!("{} SGEs in a receive", sges.len())).hint(format!("at most {MAX_SGE}")));
         }
