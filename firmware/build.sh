@@ -2,7 +2,7 @@
 # Builds the firmware image and prints its path. For the launcher, for `verilate::firmware_image` and for whoever
 # writes firmware. Without a change it only prints, in some 50 ms.
 #
-# Images are kept as <cache>/firmware/<hash of the sources>-<compiler>.bin. A compiler that cannot get the target's
+# Images (header and code, see `abi::image`) are kept as <cache>/firmware/<hash of the sources>-<compiler>.img. A compiler that cannot get the target's
 # library may use an image that another one made of the same sources. FERROCE_FIRMWARE overrides it all.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -19,7 +19,7 @@ cd "$top"
 sources=$(find firmware hw/abi Cargo.toml -type f -not -path '*/target/*' -print0 | LC_ALL=C sort -z |
     xargs -0 sha256sum | sha256sum | cut -c1-16)
 compiler=$(rustc -V | cut -d' ' -f2)
-image=$cache/firmware/$sources-$compiler.bin
+image=$cache/firmware/$sources-$compiler.img
 [ -f "$image" ] && { echo "$image"; exit; }
 
 mkdir -p "$cache/firmware"
@@ -38,12 +38,13 @@ elif library=$(firmware/rust-src.sh "$cache/rust-src"); then
     export RUSTC_BOOTSTRAP=1 __CARGO_TESTS_ONLY_SRC_ROOT=$library
     build+=(-Zbuild-std=core)
 else
-    other=$(find "$cache/firmware" -name "$sources-*.bin" | head -n 1)
+    other=$(find "$cache/firmware" -name "$sources-*.img" | head -n 1)
     [ -n "$other" ] && { echo "$other"; exit; }
     echo "The firmware needs Rust's core library for $target. Type: rustup target add $target" >&2
     exit 1
 fi
 (cd firmware && "${build[@]}" >&2)
-cp "target/firmware/$target/release/firmware" "$image.new"
+env -u RUSTC_BOOTSTRAP cargo run --quiet --locked -p abi --example image \
+    "target/firmware/$target/release/firmware" "$image.new" >&2
 mv "$image.new" "$image"
 echo "$image"

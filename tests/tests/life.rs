@@ -177,7 +177,7 @@ fn a_read_that_the_host_refuses_ends_in_a_remote_operational_error() {
     let mut pair = bed.connect(&connect()).unwrap();
     let load = Load::new(&bed);
     // The key is good, but all accesses of the device fail from here on: its function has no Bus Master Enable.
-    let function = Arc::new(SimFunction::new(bed.fabric.clone(), 1));
+    let _function = Arc::new(SimFunction::new(bed.fabric.clone(), 1));
     let mut batch = pair.a.qp.post();
     let read = Operation::Read(load.source[1].remote(0));
     batch.add(1, read, Data::Sges(&[load.target[0].sge(0, LEN)]), Flags::SIGNALED).unwrap();

@@ -32,7 +32,7 @@ pub use ring::Mailbox;
 use words::{Block, get, put, put_wide};
 
 /// Version of the firmware, as in `bar::FW_VERSION`.
-pub const VERSION: u32 = 0x0001_0000;
+pub const VERSION: u32 = abi::image::VERSION;
 /// Station address until the driver sets one, first wire byte lowest: 02:46:52:43:45:00, locally administered.
 pub const DEFAULT_MAC: u64 = 0x0045_4352_4602;
 /// Most queue pairs.

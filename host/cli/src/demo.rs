@@ -105,6 +105,16 @@ pub fn run(args: &Args) -> Result<()> {
         bed.hosts[0].gid.ip
     );
 
+    let device = &bed.hosts[0].device;
+    let firmware = device.firmware_version();
+    eprintln!(
+        "gates {:08x} at {} MHz, firmware {}.{}",
+        device.build_hash(),
+        device.clock_mhz(),
+        firmware >> 16,
+        firmware & 0xffff
+    );
+
     let rw = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let source = bed.hosts[0].pd.alloc(file.len(), rw)?;
     let remote = bed.hosts[1].pd.alloc(file.len(), rw)?;

@@ -3,6 +3,7 @@
 use crate::bar::Bar;
 use crate::command::{Answer, Command, CommandRing};
 use crate::config::{self, Identity};
+use crate::firmware;
 use crate::function::{Error, PciFunction, Result};
 use crate::life::Life;
 use crate::memory::BusSpace;
@@ -15,10 +16,6 @@ use abi::{ABI_VERSION, bar, queue::doorbell};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
-/// How long a device may take to become ready.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Powers of two that the device is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +52,7 @@ pub struct Gid {
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Firmware image to load when none runs.
+    /// Firmware image (`abi::image`) to load when none runs.
     pub firmware: Option<Vec<u8>>,
     /// Doorbell page: the owner of all objects made through this handle.
     pub owner: u16,
@@ -105,7 +102,7 @@ impl Device {
             return Err(Error::new(format!("the device speaks ABI {version:#010x}, this driver {ABI_VERSION:#010x}"))
                 .hint("use the driver of the release that the bitstream came with"));
         }
-        start_firmware(&*function, &bar0, options.firmware.as_deref())?;
+        firmware::start(&*function, &bar0, options.firmware.as_deref())?;
         let (a, b) = (reg!(bar0, Registers, limits).read(), reg!(bar0, Registers, limits2).read());
         let power = |word: u32, byte: u32| 1u32 << (word >> (8 * byte) & 31);
         let limits = Limits {
@@ -167,6 +164,16 @@ impl Device {
     pub fn reset(&self) -> Result<()> {
         self.0.life.ends("it was reset by this handle");
         self.0.function.reset()
+    }
+
+    /// Hash of the gates' Verilog: tells builds apart.
+    pub fn build_hash(&self) -> u32 {
+        reg!(self.0.bar0, Registers, build_hash).read()
+    }
+
+    /// Version of the running firmware: major in the upper half, minor in the lower.
+    pub fn firmware_version(&self) -> u32 {
+        reg!(self.0.bar0, Registers, fw_version).read()
     }
 
     /// Clock rate in MHz.
@@ -338,33 +345,4 @@ pub(crate) fn ip_words(ip: IpAddr) -> (u64, u64) {
             (w as u64, (w >> 64) as u64)
         }
     }
-}
-
-/// Loads the firmware unless it runs, and waits until it is ready.
-fn start_firmware(function: &dyn PciFunction, bar0: &Bar, image: Option<&[u8]>) -> Result<()> {
-    if reg!(bar0, Registers, ready).read() & 1 == 1 {
-        return Ok(());
-    }
-    if let Some(image) = image {
-        reg!(bar0, Registers, fw_control).write(1);
-        reg!(bar0, Registers, fw_address).write(0);
-        for word in image.chunks(4) {
-            let mut bytes = [0; 4];
-            bytes[..word.len()].copy_from_slice(word);
-            reg!(bar0, Registers, fw_data).write(u32::from_le_bytes(bytes));
-        }
-        reg!(bar0, Registers, fw_control).write(0);
-    }
-    let deadline = Instant::now() + PATIENCE;
-    while reg!(bar0, Registers, ready).read() & 1 == 0 {
-        if Instant::now() > deadline {
-            let e = Error::new("the firmware does not become ready");
-            return Err(match image {
-                Some(i) => e.hint(format!("the image loaded has {} bytes; is it one for this device?", i.len())),
-                None => e.hint("no image was given to load"),
-            });
-        }
-        function.relax();
-    }
-    Ok(())
 }

@@ -22,6 +22,7 @@ mod command;
 mod config;
 mod cq;
 mod device;
+mod firmware;
 pub mod function;
 mod life;
 mod memory;
@@ -30,6 +31,8 @@ mod post;
 mod posted;
 pub mod qp;
 pub mod registers;
+#[cfg(test)]
+mod testing;
 
 pub use cq::{Completion, Cq, Eq, Event, WcError};
 pub use device::{Device, Gid, Limits, OpenOptions};

@@ -66,59 +66,8 @@ fn error(why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::function::{BarInfo, DmaLimits, DmaMap, Mapping};
-    use std::os::fd::BorrowedFd;
-    use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-
-    /// A function of a health register and a command register.
-    #[derive(Default)]
-    struct Fake {
-        health: AtomicU32,
-        command: AtomicU16,
-    }
-
-    impl PciFunction for Fake {
-        fn config_read(&self, offset: u16, buf: &mut [u8]) -> Result<()> {
-            assert_eq!(offset, 4);
-            buf.copy_from_slice(&self.command.load(Ordering::Relaxed).to_le_bytes());
-            Ok(())
-        }
-        fn config_write(&self, _: u16, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-        fn bar_info(&self, _: u8) -> Result<BarInfo> {
-            Ok(BarInfo { size: 0x1000, mappable: vec![] })
-        }
-        fn bar_read(&self, _: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
-            assert_eq!(offset, abi::bar::HEALTH as u64);
-            buf.copy_from_slice(&self.health.load(Ordering::Relaxed).to_le_bytes());
-            Ok(())
-        }
-        fn bar_write(&self, _: u8, _: u64, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-        fn bar_map(&self, _: u8, _: u64, _: u64) -> Result<Option<Mapping>> {
-            Ok(None)
-        }
-        fn dma_limits(&self) -> Result<DmaLimits> {
-            Ok(DmaLimits { page_sizes: 0x1000, iova: vec![], max_maps: 0, prefers_fd: false })
-        }
-        unsafe fn dma_map(&self, _: &DmaMap<'_>) -> Result<()> {
-            Ok(())
-        }
-        fn dma_unmap(&self, _: u64, _: usize) -> Result<()> {
-            Ok(())
-        }
-        fn msix_count(&self) -> Result<u32> {
-            Ok(0)
-        }
-        fn msix_set(&self, _: &[Option<BorrowedFd<'_>>]) -> Result<()> {
-            Ok(())
-        }
-        fn reset(&self) -> Result<()> {
-            Ok(())
-        }
-    }
+    use crate::testing::Fake;
+    use abi::bar::HEALTH;
 
     #[test]
     fn each_end_is_noticed_by_name_and_stays() {
@@ -130,18 +79,19 @@ mod tests {
             (alive | health::SILENT, 6, "stopped beating"),
             (alive, 2, "Bus Master Enable"),
         ] {
-            let fake = Arc::new(Fake { health: alive.into(), command: 6.into() });
-            let bar = Arc::new(Bar::open(fake.clone(), 0).unwrap());
-            let life = Life::new(fake.clone(), bar);
-            fake.health.store(alive | health::PARITY | health::BUS, Ordering::Relaxed);
+            let fake = Arc::new(Fake::default());
+            fake.set(HEALTH, alive);
+            fake.set_command(6);
+            let life = Life::new(fake.clone(), Arc::new(Bar::open(fake.clone(), 0).unwrap()));
+            fake.set(HEALTH, alive | health::PARITY | health::BUS);
             life.check().unwrap();
-            fake.health.store(health, Ordering::Relaxed);
-            fake.command.store(command, Ordering::Relaxed);
+            fake.set(HEALTH, health);
+            fake.set_command(command);
             assert!(!life.is_over() && life.known().is_ok(), "nobody has looked");
             let e = life.check().unwrap_err().to_string();
             assert!(e.contains(why), "{e}");
-            fake.health.store(alive, Ordering::Relaxed);
-            fake.command.store(6, Ordering::Relaxed);
+            fake.set(HEALTH, alive);
+            fake.set_command(6);
             assert!(life.is_over() && life.known().unwrap_err().to_string().contains(why));
             assert!(life.check().unwrap_err().to_string().contains(why), "there is no way back");
             assert!(life.ends("anything else").to_string().contains(why), "the first end counts");

@@ -3,7 +3,7 @@
 use abi::{
     Layout, Numbers,
     bar::{self, Access, Register},
-    cmd, mmio,
+    cmd, image, mmio,
     queue::{self, doorbell},
     status, table, wire,
 };
@@ -137,6 +137,10 @@ pub fn page() -> String {
     for (i, (name, doc)) in status::counter::NAMES.iter().enumerate() {
         let _ = writeln!(p, "| {i} | {:#x} | {name} | {} |", bar::COUNTERS + 8 * i, text(doc));
     }
+
+    section(&mut p, "Firmware image");
+    p += "A file: this header, then the code, which is loaded at address 0.\n";
+    layouts(&mut p, &[image::header::LAYOUT]);
 
     section(&mut p, "Wire");
     let _ = writeln!(p, "UDP port {}.\n", wire::ROCE_PORT);

@@ -56,7 +56,7 @@ registers! {
     MAGIC = 0x000, 4, Ro;
     /// `ABI_VERSION` of the gates.
     ABI_VERSION = 0x004, 4, Ro;
-    /// First 4 bytes of the hash of the sources the gates were built from.
+    /// Hash of the Verilog that the gates were built from: of all of its text, with zero in the hash's own place.
     BUILD_HASH = 0x008, 4, Ro;
     /// Data path: bits 9:0 width in bits, bits 25:16 clock in MHz.
     DATAPATH = 0x00c, 4, Ro;

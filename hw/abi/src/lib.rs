@@ -12,6 +12,7 @@ pub use field::{Field, Layout, Numbers};
 
 pub mod bar;
 pub mod cmd;
+pub mod image;
 pub mod mmio;
 pub mod queue;
 pub mod status;

@@ -13,11 +13,13 @@ mod ir;
 mod ops;
 pub mod ram;
 pub mod reg;
+mod text_hash;
 mod value;
 
 pub use emit::{Direction, Port, ports, verilog_name};
 pub use rust_hdl;
 use rust_hdl::prelude::Block;
+pub use text_hash::TextHash;
 
 /// SystemVerilog of `block` and everything below it; the top module is called `top`. The same circuit always gives the
 /// same text.
@@ -25,7 +27,7 @@ use rust_hdl::prelude::Block;
 /// Panics, naming the Rust line and the signal, if the circuit is not well formed: an undriven input of a sub-block, a
 /// latch, a signal read before it is written, two signals of one name.
 pub fn emit(block: &impl Block, top: &str) -> String {
-    emit::emit(block, top)
+    text_hash::fill(emit::emit(block, top))
 }
 
 /// What the macros write. Not for use by hand.

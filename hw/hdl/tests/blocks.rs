@@ -188,3 +188,41 @@ fn registers_reset_and_hold() {
     assert_eq!(tick(false), bits::<8>(0x83));
     assert_eq!(tick(true), bits::<8>(0x80));
 }
+
+/// A counter that knows its own text.
+#[derive(LogicBlock, Default)]
+struct Known<const STEP: u64> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    pub count: Signal<Out, Bits<8>>,
+    pub hash: Signal<Out, Bits<32>>,
+    value: Reg<Bits<8>>,
+    text: hdl::TextHash,
+}
+impl<const STEP: u64> Logic for Known<STEP> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, value);
+        self.value.d.next = self.value.q.val() + STEP;
+        self.count.next = self.value.q.val();
+        self.hash.next = self.text.value.val();
+    }
+}
+
+#[test]
+fn a_design_knows_the_hash_of_its_text() {
+    fn text<const STEP: u64>() -> (String, String) {
+        let mut block = Known::<STEP>::default();
+        block.connect_all();
+        let text = hdl::emit(&block, "known");
+        let hash = text.split("assign value = 32'h").nth(1).unwrap()[..8].to_string();
+        (text, hash)
+    }
+    let (one, hash) = text::<1>();
+    assert_eq!(text::<1>(), (one.clone(), hash.clone()), "the same text, the same hash");
+    assert_ne!(text::<3>().1, hash, "another text, another hash");
+    let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+    let blank = one.replace(&format!("32'h{hash}"), "32'h00000000");
+    let whole = blank.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+    assert_eq!(format!("{:08x}", (whole >> 32) as u32 ^ whole as u32), hash, "whoever has the text can check it");
+}

@@ -216,7 +216,6 @@ impl<const W: usize, const N: usize> Core<W, N> {
         c.check(W, N).unwrap_or_else(|e| panic!("a core cannot have these sizes: {e}"));
         let log2 = |n: usize| n.ilog2();
         let identity = Identity {
-            build_hash: 0,
             width: W as u32,
             mhz: c.mhz as u32,
             limits: log2(N) | log2(c.cqs) << 8 | log2(c.keys) << 16 | log2(c.eqs) << 24,

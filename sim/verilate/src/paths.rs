@@ -31,7 +31,7 @@ pub fn picorv32_source() -> Result<PathBuf, Error> {
     if path.exists() { Ok(path) } else { Err(Error::Missing { tool: "picorv32.v", hint }) }
 }
 
-/// The firmware image of the sources in this repository (flat binary, loaded at address 0). Runs `firmware/build.sh`
+/// The firmware image of the sources in this repository (`abi::image`). Runs `firmware/build.sh`
 /// once per process, which builds it if need be and says what to type if it can't.
 pub fn firmware_image() -> Result<PathBuf, Error> {
     static IMAGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();

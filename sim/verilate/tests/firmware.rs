@@ -61,7 +61,8 @@ impl Machine {
         let options =
             Options { name: Some("picorv32".into()), sources, waive: vec!["PINMISSING"], ..Options::default() };
         let mut model = Model::from_verilog(text, &ports, options).unwrap();
-        let mut ram = fs::read(firmware_image().unwrap()).unwrap();
+        let file = fs::read(firmware_image().unwrap()).unwrap();
+        let mut ram = abi::image::open(&file).unwrap().1.to_vec();
         println!("image: {} bytes", ram.len());
         ram.resize(mmio::RAM_BYTES, 0xff); // what the image does not fill is not zero after power-up
         (0..4).for_each(|_| model.tick());

@@ -294,7 +294,6 @@ mod tests {
     impl World {
         fn new() -> Self {
             let identity = Identity {
-                build_hash: 1,
                 width: 512,
                 mhz: 250,
                 limits: 10 | 10 << 8 | 10 << 16 | 5 << 24,
@@ -428,7 +427,8 @@ mod tests {
 
     #[test]
     fn the_firmware_serves_the_host() {
-        let image = std::fs::read(firmware_image().unwrap()).unwrap();
+        let file = std::fs::read(firmware_image().unwrap()).unwrap();
+        let (_, image) = abi::image::open(&file).unwrap();
         let mut w = World::new();
         assert_eq!((w.read(bar::MAGIC), w.read(bar::READY)), (bar::MAGIC_VALUE as u64, 0));
         w.write(bar::FW_CONTROL, 1);

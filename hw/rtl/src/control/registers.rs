@@ -13,13 +13,11 @@ use super::counters;
 use crate::msg::BarAccess;
 use crate::stream::Sink;
 use abi::{ABI_VERSION, bar};
-use hdl::prelude::*;
+use hdl::{TextHash, prelude::*};
 
 /// What the build fixes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity {
-    /// `bar::BUILD_HASH`.
-    pub build_hash: u32,
     /// Width of the data path in bits.
     pub width: u32,
     /// Clock in MHz.
@@ -141,6 +139,7 @@ pub struct Registers {
     table: RamBe<128, 5, 4>,
     table_copy: RamBe<128, 5, 4>,
     answer: DFF<Bits<64>>,
+    build: TextHash,
     _identity: Hidden<Identity>,
 }
 
@@ -276,10 +275,9 @@ impl Logic for Registers {
                     value = elab!(bits::<64>((ABI_VERSION as u64) << 32 | bar::MAGIC_VALUE as u64));
                 }
                 if word == elab!(at(bar::BUILD_HASH)) {
-                    value = elab!({
-                        let i = self._identity.0;
-                        bits::<64>((i.mhz as u64) << 48 | (i.width as u64) << 32 | i.build_hash as u64)
-                    });
+                    let datapath =
+                        elab!(bits::<32>((self._identity.0.mhz as u64) << 16 | self._identity.0.width as u64));
+                    value = cat!(datapath, self.build.value.val());
                 }
                 if word == elab!(at(bar::LIMITS)) {
                     value = elab!(bits::<64>((self._identity.0.limits2 as u64) << 32 | self._identity.0.limits as u64));
@@ -365,7 +363,7 @@ mod tests {
     use verilate::{Model, Options, bits as raw};
 
     fn identity() -> Identity {
-        Identity { build_hash: 0x1234_5678, width: 512, mhz: 250, limits: 0x0612_0c0c, limits2: 0x0407_0812 }
+        Identity { width: 512, mhz: 250, limits: 0x0612_0c0c, limits2: 0x0407_0812 }
     }
 
     fn access(m: &mut Model, offset: usize, wide: bool, write: Option<u64>) -> u64 {
@@ -405,7 +403,10 @@ mod tests {
         let read = |m: &mut Model, offset| access(m, offset, false, None);
         assert_eq!(read(&mut m, bar::MAGIC), bar::MAGIC_VALUE as u64);
         assert_eq!(read(&mut m, bar::ABI_VERSION), ABI_VERSION as u64);
-        assert_eq!(read(&mut m, bar::BUILD_HASH), 0x1234_5678);
+        let text = hdl::emit(&Registers::new(identity()), "top");
+        let hash = text.split("assign value = 32'h").nth(1).map(|t| u64::from_str_radix(&t[..8], 16).unwrap()).unwrap();
+        assert_eq!(read(&mut m, bar::BUILD_HASH), hash);
+        assert_ne!(hash, 0);
         assert_eq!(read(&mut m, bar::DATAPATH), 250 << 16 | 512);
         assert_eq!(read(&mut m, bar::LIMITS2), 0x0407_0812);
         let base = 0x0123_4567_89ab_cde0;
