@@ -1,8 +1,9 @@
 //! Suites over the whole of Ferroce, and what they share.
 
-use driver::{Access, Completion, Cq, Mr, Pd};
+use driver::qp::QpSizes;
+use driver::{Access, Completion, Cq, Data, Flags, Mr, Operation, Pd};
 use nic::Frame;
-use testbed::Testbed;
+use testbed::{Connect, Pair, Testbed};
 
 /// Value of memory that nothing may write.
 pub const GUARD: u8 = 0xa5;
@@ -61,6 +62,51 @@ pub fn inject(bed: &Testbed, nic: usize, data: Vec<u8>, error: bool) {
     let mut sim = bed.sim();
     let at = sim.nic(nic).now();
     sim.nic(nic).receive(Frame { at, data, error });
+}
+
+/// Bytes of the regions of a [`Bystander`].
+pub const LEN: usize = 2000;
+
+/// Pairs with small queues and an MTU of 1024.
+pub fn small_pairs() -> Connect {
+    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, ..Connect::default() }
+}
+
+/// A pair that must not notice, and its memory.
+pub struct Bystander {
+    /// The pair.
+    pub pair: Pair,
+    source: Mr,
+    target: Mr,
+    /// Memory that nobody may write, on either side.
+    guards: [Mr; 2],
+}
+
+impl Bystander {
+    /// Connects it.
+    pub fn new(bed: &Testbed) -> Self {
+        Bystander {
+            pair: bed.connect(&small_pairs()).unwrap(),
+            source: region(&bed.hosts[0].pd, LEN, Access::all(), noise(3)),
+            target: region(&bed.hosts[1].pd, LEN, Access::all(), |_| GUARD),
+            guards: [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), |_| GUARD)),
+        }
+    }
+
+    /// The pair still works, and the guards are whole.
+    pub fn check(&mut self, bed: &Testbed, what: &str) {
+        self.target.write(0, &[GUARD; LEN]);
+        let mut batch = self.pair.a.qp.post();
+        let to = Operation::Write(self.target.remote(0));
+        batch.add(9, to, Data::Sges(&[self.source.sge(0, LEN)]), Flags::empty()).unwrap();
+        batch
+            .add(9, Operation::Read(self.target.remote(0)), Data::Sges(&[self.source.sge(0, LEN)]), Flags::SIGNALED)
+            .unwrap();
+        batch.ring();
+        wait(bed, &mut self.pair.a.cq, what).status.unwrap_or_else(|e| panic!("{what}: bystander: {e}"));
+        assert!(bytes(&self.target) == bytes(&self.source), "{what}: the bystander's data");
+        self.guards.iter().for_each(|g| assert_eq!(bytes(g), [GUARD; LEN], "{what}: guards"));
+    }
 }
 
 /// Frames of a classic little-endian pcap file.

@@ -1,58 +1,14 @@
-//! Whatever comes in, from the host or from the wire: bad work requests end with the exact status and touch nothing, frames
+//! Whatever comes in, from the host or from the wire (`bad_frames.rs`): bad work requests end with the exact status and touch nothing, frames
 //! of any content are counted and dropped, commands of any content are answered, and others go on.
 
 use abi::Field;
 use abi::cmd::{answer, head, op};
 use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
-use abi::status::{cause, counter, wc};
-use driver::qp::QpSizes;
+use abi::status::{cause, wc};
 use driver::{Access, Data, Flags, Mr, Operation, Sge};
-use ferroce_tests::{GUARD, assert_sound, bytes, captures, inject, noise, pass, region, seal, wait};
+use ferroce_tests::{Bystander, GUARD, LEN, assert_sound, bytes, noise, region, small_pairs, wait};
 use rand::RngExt;
-use testbed::{Connect, Pair, Setup, Testbed};
-
-const LEN: usize = 2000;
-
-fn connect() -> Connect {
-    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, ..Connect::default() }
-}
-
-/// A pair that must not notice, and its memory.
-struct Bystander {
-    pair: Pair,
-    source: Mr,
-    target: Mr,
-    /// Memory that nobody may write, on either side.
-    guards: [Mr; 2],
-}
-
-impl Bystander {
-    fn new(bed: &Testbed) -> Self {
-        Bystander {
-            pair: bed.connect(&connect()).unwrap(),
-            source: region(&bed.hosts[0].pd, LEN, Access::all(), noise(3)),
-            target: region(&bed.hosts[1].pd, LEN, Access::all(), |_| GUARD),
-            guards: [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), |_| GUARD)),
-        }
-    }
-
-    /// The pair still works, and the guards are whole.
-    fn check(&mut self, bed: &Testbed, what: &str) {
-        self.target.write(0, &[GUARD; LEN]);
-        let mut batch = self.pair.a.qp.post();
-        let to = Operation::Write(self.target.remote(0));
-        batch.add(9, to, Data::Sges(&[self.source.sge(0, LEN)]), Flags::empty()).unwrap();
-        batch.add(9, to_read(&self.target), Data::Sges(&[self.source.sge(0, LEN)]), Flags::SIGNALED).unwrap();
-        batch.ring();
-        wait(bed, &mut self.pair.a.cq, what).status.unwrap_or_else(|e| panic!("{what}: bystander: {e}"));
-        assert!(bytes(&self.target) == bytes(&self.source), "{what}: the bystander's data");
-        self.guards.iter().for_each(|g| assert_eq!(bytes(g), [GUARD; LEN], "{what}: guards"));
-    }
-}
-
-fn to_read(mr: &Mr) -> Operation {
-    Operation::Read(mr.remote(0))
-}
+use testbed::{Setup, Testbed};
 
 /// A send WQE: fields of its head, then SGEs.
 fn wqe(fields: &[(Field, u64)], sges: &[Sge]) -> Vec<[u8; WQE_BLOCK]> {
@@ -137,7 +93,7 @@ fn bad_work_requests_end_with_their_cause() {
     ];
     let mut wrong = Vec::new();
     for (what, blocks, want) in &cases {
-        let mut pair = bed.connect(&connect()).unwrap();
+        let mut pair = bed.connect(&small_pairs()).unwrap();
         let mut batch = pair.a.qp.post();
         // A sound request before it completes as ever.
         batch.add(1, Operation::Write(target.remote(1000)), Data::Inline(&[GUARD; 8]), Flags::SIGNALED).unwrap();
@@ -180,7 +136,7 @@ fn bad_receives_end_with_their_cause() {
         ("behind the region", inbox.sge(LEN - 50, 500), prot(cause::KEY_BOUNDS), operation),
     ];
     for (what, sge, at_receiver, at_sender) in cases {
-        let mut pair = bed.connect(&connect()).unwrap();
+        let mut pair = bed.connect(&small_pairs()).unwrap();
         pair.b.qp.post_recv(7, &[sge]).unwrap();
         let mut batch = pair.a.qp.post();
         batch.add(2, Operation::Send, Data::Inline(&[1; 100]), Flags::SIGNALED).unwrap();
@@ -193,74 +149,6 @@ fn bad_receives_end_with_their_cause() {
         bystander.check(&bed, what);
     }
     assert_sound(&bed, "bad receives");
-}
-
-/// Frames that the two NICs send each other, as material for mutations.
-fn genuine(bed: &Testbed, bystander: &mut Bystander) -> Vec<Vec<u8>> {
-    let (tell, frames) = std::sync::mpsc::channel();
-    bed.sim().tap(Some(Box::new(move |_, frame, _| tell.send(frame.data.clone()).unwrap_or(()))));
-    bystander.check(bed, "before");
-    bed.sim().tap(None);
-    frames.try_iter().collect()
-}
-
-#[test]
-fn any_frame_is_counted_and_dropped() {
-    let mut rng = verilate::rng(77);
-    let bed = Testbed::new(&Setup::default()).unwrap();
-    let mut bystander = Bystander::new(&bed);
-    let real = genuine(&bed, &mut bystander);
-    let captured = captures();
-    let (mac, ip) = ([2, 0, 0, 0, 0, 2], [10, 0, 0, 2]);
-    for round in 0..verilate::scale(10) {
-        // The frames that get through the ingress meet this one, which is in error sooner or later.
-        let victim = bed.connect(&connect()).unwrap();
-        for _ in 0..100 {
-            let mut frame = match rng.random_range(0..5) {
-                0 => {
-                    let len = [rng.random_range(1..200), rng.random_range(1..9200)][rng.random_range(0..2)];
-                    (0..len).map(|_| rng.random()).collect()
-                }
-                1 => real[rng.random_range(0..real.len())].clone(),
-                2 => {
-                    let mut f = real[rng.random_range(0..real.len())].clone();
-                    f[42] = rng.random_range(0..0x18);
-                    f[47..50].copy_from_slice(&victim.b.qp.qpn().to_be_bytes()[1..]);
-                    f[51..54].copy_from_slice(&[0, 0, rng.random_range(0..4)]);
-                    f
-                }
-                _ => captured[rng.random_range(0..captured.len())].clone(),
-            };
-            // To us, cut or grown, with a few bytes changed; some get past the checksums with that.
-            if rng.random_bool(0.8) && frame.len() > 34 {
-                frame[..6].copy_from_slice(&mac);
-                frame[30..34].copy_from_slice(&ip);
-            }
-            for _ in 0..rng.random_range(1..4) {
-                let at = rng.random_range(0..frame.len());
-                frame[at] = rng.random();
-            }
-            if rng.random_bool(0.3) {
-                frame.truncate(rng.random_range(1..=frame.len()));
-            } else if rng.random_bool(0.1) {
-                frame.resize(frame.len() + rng.random_range(1..100), 0);
-            }
-            let sealed = rng.random_bool(0.7);
-            // A changed frame that is sealed must not be one that the bystander's pair would take.
-            let ours = |f: &[u8]| f.len() > 50 && f[47..50] == bystander.pair.b.qp.qpn().to_be_bytes()[1..];
-            if sealed && frame.len() > 58 && !ours(&frame) {
-                seal(&mut frame);
-            }
-            inject(&bed, 1, frame, rng.random_bool(0.05));
-        }
-        pass(&bed, 300);
-        bystander.check(&bed, &format!("round {round}"));
-    }
-    let device = &bed.hosts[1].device;
-    for (i, (name, _)) in counter::NAMES.iter().enumerate().filter(|c| c.1.0.starts_with("RX_")) {
-        println!("{name:20} {}", device.counter(i));
-    }
-    assert_sound(&bed, "any frame");
 }
 
 #[test]
