@@ -424,6 +424,8 @@ mod tests {
     fn copies_between_host_and_ram() {
         copies::<512>(1);
         copies::<64>(2);
+        copies::<128>(4);
+        copies::<256>(5);
     }
 
     #[test]

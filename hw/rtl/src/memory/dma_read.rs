@@ -460,6 +460,12 @@ mod tests {
     }
 
     #[test]
+    fn every_byte_comes_once_at_128_and_256_bits() {
+        random::<128>(16);
+        random::<256>(64);
+    }
+
+    #[test]
     fn every_byte_comes_once_at_64_bits_with_few_ids() {
         random::<64>(5);
     }

@@ -468,6 +468,12 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_as_if_written_one_by_one_at_128_and_256_bits() {
+        random::<128>();
+        random::<256>();
+    }
+
+    #[test]
     fn memory_is_as_if_written_one_by_one_at_64_bits() {
         random::<64>();
     }

@@ -409,6 +409,12 @@ fn blocks_arrive_in_order_at_512_bits() {
 }
 
 #[test]
+fn blocks_arrive_in_order_at_128_and_256_bits() {
+    random_traffic::<128>(8, 5_000);
+    random_traffic::<256>(32, 5_000);
+}
+
+#[test]
 fn blocks_arrive_in_order_at_64_bits() {
     random_traffic::<64>(8, 10_000);
 }
