@@ -29,8 +29,12 @@ pub struct Fifo<T: Synth> {
     store: Ram<T, 16>,
     head: Reg<Bits<16>>,
     tail: Reg<Bits<16>>,
+    /// Messages in the memory, and whether there are some.
     stored: Reg<Bits<16>>,
+    waiting: Reg<Bit>,
+    /// Messages inside, and whether that is all it holds.
     count: Reg<Bits<16>>,
+    full: Reg<Bit>,
     ahead: Reg<Bit>,
     valid: Reg<Bit>,
     data: DFF<T>,
@@ -52,7 +56,9 @@ impl<T: Synth> Fifo<T> {
             head: Default::default(),
             tail: Default::default(),
             stored: Default::default(),
+            waiting: Default::default(),
             count: Default::default(),
+            full: Default::default(),
             ahead: Default::default(),
             valid: Default::default(),
             data: Default::default(),
@@ -71,18 +77,19 @@ impl<T: Synth> Default for Fifo<T> {
 impl<T: Synth> Logic for Fifo<T> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, head, tail, stored, count, ahead, valid);
+        regs!(self, clock, rst, head, tail, stored, waiting, count, full, ahead, valid);
         dff_setup!(self, clock, data);
         clock!(self, clock, store);
         let depth: Bits<16> = elab!(bits::<16>(self._depth.0 as u64));
         let mask: Bits<16> = elab!(bits::<16>(self._depth.0.next_power_of_two() as u64 - 1));
+        let most: Bits<16> = (mask << 1) | 1; // of a count of messages
         let small = elab!(self._depth.0 <= SMALL);
 
-        let room = self.count.q.val() != depth;
+        let room = !self.full.q.val();
         let push = self.s.valid.val() && room;
         let pop = self.valid.q.val() && self.m.ready.val();
         let free = self.m.ready.val() || !self.valid.q.val();
-        let waiting = self.stored.q.val().any();
+        let waiting = self.waiting.q.val();
         let ahead = self.ahead.q.val();
         // The memory gives a word to the output (small) or to its own output register, if that is or becomes free.
         let read = if small { free && waiting } else { (free || !ahead) && waiting };
@@ -107,15 +114,20 @@ impl<T: Synth> Logic for Fifo<T> {
         if read {
             self.head.d.next = (self.head.q.val() + 1) & mask;
         }
+        let (stored, count) = (self.stored.q.val(), self.count.q.val());
         if write && !read {
-            self.stored.d.next = self.stored.q.val() + 1;
+            self.stored.d.next = (stored + 1) & most;
+            self.waiting.d.next = true;
         } else if read && !write {
-            self.stored.d.next = self.stored.q.val() - 1;
+            self.stored.d.next = (stored - 1) & most;
+            self.waiting.d.next = stored != 1;
         }
         if push && !pop {
-            self.count.d.next = self.count.q.val() + 1;
+            self.count.d.next = (count + 1) & most;
+            self.full.d.next = count == depth - 1;
         } else if pop && !push {
-            self.count.d.next = self.count.q.val() - 1;
+            self.count.d.next = (count - 1) & most;
+            self.full.d.next = false;
         }
 
         self.store.we.next = write;
