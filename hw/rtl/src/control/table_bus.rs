@@ -77,6 +77,17 @@ const fn answers(table: u8, part: u64) -> u64 {
     }
 }
 
+/// The tables whose rows door `i` takes, a bit each.
+fn tables_of(i: usize) -> Bits<16> {
+    bits::<16>((0..16).fold(0, |all, table| all | (takers(table as u8) >> i & 1) << table))
+}
+
+/// The parts of rows that door `i` answers for: bit table + 16 part.
+fn parts_of(i: usize) -> Bits<128> {
+    let answers = |at: usize| answers(at as u8 % 16, at as u64 / 16) >> i & 1 == 1;
+    (0..128).fold(Bits::default(), |all: Bits<128>, at| all.replace_bit(at, answers(at)))
+}
+
 /// The bus. See the module.
 #[derive(LogicBlock, Default)]
 pub struct TableBus {
@@ -113,10 +124,11 @@ impl Logic for TableBus {
             self.m[i].valid.next = self.offered.q.val().get_bit(i);
             offered = offered.replace_bit(i, self.offered.q.val().get_bit(i) && !self.m[i].ready.val());
         }
+        // One at most is awaited.
         if self.awaited.q.val().any() {
             for i in 0..DOORS {
                 if self.awaited.q.val().get_bit(i) && self.m[i].rvalid.val() {
-                    row = self.m[i].rdata.val();
+                    row = row | self.m[i].rdata.val();
                     row_valid = true;
                     awaited = 0.into();
                 }
@@ -124,20 +136,19 @@ impl Logic for TableBus {
         }
         self.nobody.d.next = false;
         if self.go.val() {
-            for table in 0..16 {
-                if request.table == (table as u64) {
-                    if request.write {
-                        offered = elab!(bits::<DOORS>(takers(table as u8)));
-                    } else {
-                        for part in 0..8 {
-                            if self.part.val() == (part as u64) {
-                                offered = elab!(bits::<DOORS>(answers(table as u8, part as u64)));
-                            }
-                        }
-                        awaited = offered;
-                        self.nobody.d.next = offered == 0;
-                    }
-                }
+            let at = cat!(7; self.part.val(), request.table);
+            let mut takers: Bits<DOORS> = 0.into();
+            let mut answers: Bits<DOORS> = 0.into();
+            for i in 0..DOORS {
+                let taken: Bits<16> = elab!(tables_of(i));
+                let answered: Bits<128> = elab!(parts_of(i));
+                takers = takers.replace_bit(i, taken.get_bit(request.table.index()));
+                answers = answers.replace_bit(i, answered.get_bit(at.index()));
+            }
+            offered = if request.write { takers } else { answers };
+            if !request.write {
+                awaited = answers;
+                self.nobody.d.next = answers == 0;
             }
         }
         self.offered.d.next = offered;

@@ -102,6 +102,9 @@ pub struct DmaWriter<const W: usize> {
     now: DFF<DmaWrite>,
     active: Reg<Bit>,
     burst: DFF<Burst>,
+    /// The burst has no bytes, or this is its last beat.
+    empty: DFF<Bit>,
+    last: DFF<Bit>,
     window: DFF<Bits<WINDOW>>,
     aw_valid: Reg<Bit>,
     aw_addr: DFF<Bits<64>>,
@@ -112,7 +115,9 @@ pub struct DmaWriter<const W: usize> {
     inline_beats: Ram<Bits<W>, 4>,
     inline_in: Reg<Bits<4>>,
     inline_out: Reg<Bits<4>>,
+    /// Room in `beats` that is not spoken for, and whether there is some.
     room: Reg<Bits<6>>,
+    has_room: Reg<Bit>,
     beats: Fifo<BusBeat<W>>,
     /// For every burst without an answer: it ends its request.
     tails: Fifo<Bit>,
@@ -144,6 +149,8 @@ impl<const W: usize> Default for DmaWriter<W> {
             now: Default::default(),
             active: Default::default(),
             burst: Default::default(),
+            empty: Default::default(),
+            last: Default::default(),
             window: Default::default(),
             aw_valid: Default::default(),
             aw_addr: Default::default(),
@@ -154,6 +161,7 @@ impl<const W: usize> Default for DmaWriter<W> {
             inline_in: Default::default(),
             inline_out: Default::default(),
             room: Reg::with_reset(bits::<6>(QUEUE as u64)),
+            has_room: Reg::with_reset(true),
             beats: Fifo::new(QUEUE),
             tails: Fifo::new(FLYING),
             flying: Default::default(),
@@ -169,8 +177,8 @@ impl<const W: usize> Logic for DmaWriter<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, have, active, aw_valid, steps, inline_in, inline_out, room, flying, freed_now);
-        regs!(self, clock, rst, taken, done, failed);
-        dff_setup!(self, clock, now, burst, window, aw_addr, aw_len, step);
+        regs!(self, clock, rst, has_room, taken, done, failed);
+        dff_setup!(self, clock, now, burst, empty, last, window, aw_addr, aw_len, step);
         clock_reset!(self, clock, rst, beats, tails);
         clock!(self, clock, inline_beats);
         let width: Bits<13> = bits::<13>((W / 8) as u64);
@@ -179,13 +187,13 @@ impl<const W: usize> Logic for DmaWriter<W> {
         // One beat: at a burst's first beat the address goes too. Every beat is a step, and so is a request of 0 bytes.
         let burst = self.burst.q.val();
         let aw_gone = !self.aw_valid.q.val() || self.axi.aw_ready.val();
-        let empty = burst.left == 0;
+        let empty = self.empty.q.val();
+        let last = self.last.q.val();
         let may_start = aw_gone && self.tails.s.ready.val() && !self.quiesce.val();
-        let may_beat = self.room.q.val() != 0 && (!burst.first || may_start);
+        let may_beat = self.has_room.q.val() && (!burst.first || may_start);
         let go = self.active.q.val() && (empty || may_beat);
         let beat = go && !empty;
         let start = beat && burst.first;
-        let last = burst.left <= width;
         let upto = if last { burst.left.get_bits::<7>(0) } else { bits::<7>((W / 8) as u64) };
         self.buf_re.next = beat && !burst.is_inline;
         self.buf_addr.next = burst.source;
@@ -207,6 +215,7 @@ impl<const W: usize> Logic for DmaWriter<W> {
         if beat {
             self.burst.d.next.source = burst.source + width.cast::<20>();
             self.burst.d.next.left = burst.left - width;
+            self.last.d.next = burst.left <= width << 1;
             self.burst.d.next.lane = 0.into();
             self.burst.d.next.first = false;
         }
@@ -225,8 +234,12 @@ impl<const W: usize> Logic for DmaWriter<W> {
         let gap: Bits<14> = limit - inside;
         let take = if whole { now.len } else { gap };
         let left = if whole { now.len + offset.cast::<14>() } else { limit - (inside & !bits::<14>(W as u64 / 8 - 1)) };
+        let ends_at: Bits<15> = now.len.cast::<15>() + offset.cast::<15>();
+        let one_beat = if whole { ends_at <= width.cast::<15>() } else { gap <= width.cast::<14>() };
         if next {
             self.active.d.next = valid;
+            self.empty.d.next = now.len == 0;
+            self.last.d.next = now.len == 0 || one_beat;
             self.burst.d.next = Burst {
                 iova: now.iova,
                 source: now.buf - offset.cast::<20>(),
@@ -307,8 +320,10 @@ impl<const W: usize> Logic for DmaWriter<W> {
         self.beats.m.ready.next = self.axi.w_ready.val();
         if beat && !sent {
             self.room.d.next = self.room.q.val() - 1;
+            self.has_room.d.next = self.room.q.val() != 1;
         } else if sent && !beat {
             self.room.d.next = self.room.q.val() + 1;
+            self.has_room.d.next = true;
         }
 
         // Answers.
