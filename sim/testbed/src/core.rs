@@ -1,6 +1,7 @@
 //! Builds the NIC core for a datapath width and a number of queue pairs.
 
 use hdl::prelude::Block;
+use nic::{Fs, NS};
 use rtl::core::{Core, CoreConfig};
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Mutex;
@@ -57,6 +58,18 @@ pub fn core_model(width: usize, qps: usize) -> Result<Model, SetupError> {
         Entry::Occupied(e) => e.get().another(),
         Entry::Vacant(e) => e.insert(build(width, qps)?).another(),
     })
+}
+
+/// The clock period of that core: what its timers count by, and its identity says.
+pub fn core_clock(width: usize, qps: usize) -> Result<Fs, SetupError> {
+    struct Clock;
+    impl Visit for Clock {
+        type Output = Fs;
+        fn visit<const W: usize, const N: usize>(self, config: CoreConfig) -> Fs {
+            1000 * NS / config.mhz as Fs
+        }
+    }
+    with_core(width, qps, Clock)
 }
 
 fn build(width: usize, qps: usize) -> Result<Model, SetupError> {

@@ -4,7 +4,7 @@
 
 mod core;
 
-pub use crate::core::{SetupError, core_model, core_verilog};
+pub use crate::core::{SetupError, core_clock, core_model, core_verilog};
 use driver::qp::{Init, Path, QpSizes, Rts, SendOptions};
 use driver::{Access, Cq, Device, Eq, Gid, OpenOptions, Pd, Qp, Result};
 use fabric::{Fabric, Shared, SimFunction};
@@ -19,7 +19,7 @@ pub struct Setup {
     pub width: usize,
     /// Queue pairs of the cores: 256, or 32 at 64 bits.
     pub qps: usize,
-    /// Options of both NICs.
+    /// Options of both NICs; their clock is the core's.
     pub nic: NicOptions,
     /// Delay of the cable.
     pub delay: Fs,
@@ -39,8 +39,7 @@ impl Default for Setup {
 impl Setup {
     /// The small core, as a low-cost FPGA has it: 64 bits, 32 queue pairs, 125 MHz.
     pub fn small() -> Self {
-        let nic = NicOptions { clock: 8 * NS, ..NicOptions::default() };
-        Setup { width: 64, qps: 32, nic, ..Setup::default() }
+        Setup { width: 64, qps: 32, ..Setup::default() }
     }
 
     /// The same at another link rate in Gb/s.
@@ -120,9 +119,10 @@ impl Testbed {
     /// Builds the core if it is not in the cache, starts both NICs, loads the firmware and opens the drivers.
     pub fn new(setup: &Setup) -> std::result::Result<Testbed, SetupError> {
         let model = core_model(setup.width, setup.qps)?;
+        let clock = core_clock(setup.width, setup.qps)?;
         let nics = (0..2).map(|i| {
             let seed = setup.nic.seed.wrapping_mul(2).wrapping_add(i);
-            Nic::new(model.another(), NicOptions { seed, ..setup.nic.clone() })
+            Nic::new(model.another(), NicOptions { seed, clock, ..setup.nic.clone() })
         });
         let mut fabric = Fabric::new(nics.collect());
         fabric.link(0, 1, setup.delay, setup.nic.seed);
