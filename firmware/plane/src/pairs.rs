@@ -386,19 +386,28 @@ impl Plane {
         self.qps[n].attributes = [0; 16 - FIRST];
     }
 
-    /// State and PSNs are the engines', all else is as it was set.
+    /// State and PSNs are the engines', all else is as it was set. The state is the same before and behind the PSNs: engines move
+    /// a QP to ERR only, so this ends.
     pub(crate) fn query_qp(&self, hw: &mut impl Hardware, number: u32, owner: u8, a: &mut Block) -> Outcome {
         let n = self.find_qp(number, owner)?;
         let qp = &self.qps[n];
         a[FIRST..].copy_from_slice(&qp.attributes);
-        set(a, m::STATE, state(hw, n) as u32);
+        let mut now = state(hw, n);
         if qp.loaded {
-            let mut row = [0; 3];
-            hw.fetch(id::QP_SEND, number, &mut row);
-            set(a, m::SQ_PSN, get(&row, qp_send::PSN));
-            hw.fetch(id::QP_RECV, number, &mut row);
-            set(a, m::RQ_PSN, get(&row, qp_recv::PSN));
+            loop {
+                let mut row = [0; 3];
+                hw.fetch(id::QP_SEND, number, &mut row);
+                set(a, m::SQ_PSN, get(&row, qp_send::PSN));
+                hw.fetch(id::QP_RECV, number, &mut row);
+                set(a, m::RQ_PSN, get(&row, qp_recv::PSN));
+                let before = now;
+                now = state(hw, n);
+                if now == before {
+                    break;
+                }
+            }
         }
+        set(a, m::STATE, now as u32);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 mod kit;
 use abi::{
     cmd::{attr::*, create_qp, head, modify_qp as m, op, result::*},
-    table::{qp_state::*, qp_type},
+    table::{id, qp_send, qp_state::*, qp_state_row, qp_type},
 };
 use kit::*;
 
@@ -125,6 +125,24 @@ fn the_state_of_the_engines_counts() {
     assert_eq!(a.get(m::STATE), ERR.into());
     b.ok(modify(n, RESET, 0));
     b.bring(n, RTS);
+}
+
+/// A QP that fails between the reads of its rows.
+#[test]
+fn a_query_shows_psns_and_the_state_that_goes_with_them() {
+    for fetches in 1..=4 {
+        let (mut b, n) = in_state(RTS);
+        let row = |field: abi::Field, value: u64| {
+            let mut bytes = [0; 64];
+            field.set(&mut bytes, value);
+            bytes
+        };
+        b.fake.rows.insert((id::QP_SEND, n as u32), row(qp_send::PSN, 100));
+        b.fake.change = Some((fetches, (id::QP_STATE, n as u32), row(qp_state_row::STATE, ERR.into())));
+        let a = b.ok(command(op::QUERY_QP).number(n));
+        let want = if fetches < 4 { ERR } else { RTS };
+        assert_eq!((a.get(m::STATE), a.get(m::SQ_PSN)), (want.into(), 100), "failed behind {fetches} reads");
+    }
 }
 
 #[test]

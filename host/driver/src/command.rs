@@ -7,7 +7,7 @@ use crate::memory::{BusSpace, RingMemory};
 use crate::reg;
 use crate::registers::Registers;
 use abi::Field;
-use abi::cmd::{ANSWER, SLOT, answer, head, op, result};
+use abi::cmd::{ANSWER, SLOT, answer, attr, create_qp, head, modify_qp, op, result};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -120,9 +120,9 @@ fn judge(command: &Command, a: Answer) -> Result<Answer> {
         result::NO_ROOM => "all entries of the table are in use".into(),
         result::IN_USE => "others still refer to the object".into(),
         result::BAD_TRANSITION => "the QP's state does not allow this transition".into(),
-        result::MISSING_ATTRIBUTE => format!("attribute mask lacks bit {field}"),
-        result::FORBIDDEN_ATTRIBUTE => format!("attribute mask has bit {field}, which this transition does not allow"),
-        result::UNSUPPORTED => format!("not supported by this device (field {})", field_name(command, field)),
+        result::MISSING_ATTRIBUTE => format!("attribute {} is missing", attribute_name(field)),
+        result::FORBIDDEN_ATTRIBUTE => format!("attribute {} is not allowed in this transition", attribute_name(field)),
+        result::UNSUPPORTED => format!("this device does not do {}", feature(command, field)),
         other => format!("device error (result {other})"),
     };
     Err(Error::new(format!("{}: {why}", name(command))))
@@ -152,6 +152,30 @@ fn name(command: &Command) -> &'static str {
     }
 }
 
+/// The attribute of a bit of `modify_qp::MASK`.
+fn attribute_name(bit: u64) -> String {
+    let found = attr::ALL.values.iter().find(|v| 1u64.checked_shl(bit as u32) == Some(v.1));
+    found.map_or_else(|| format!("at bit {bit}"), |v| v.0.to_string())
+}
+
+/// What a device would have to do that does not.
+fn feature(command: &Command, lsb: u64) -> String {
+    let opcode = head::OPCODE.get(&command.0) as u8;
+    let bit = lsb.wrapping_sub(modify_qp::MASK.lsb as u64);
+    match 1u32.checked_shl(bit as u32).unwrap_or(0) {
+        attr::ALT_PATH | attr::PATH_MIG_STATE if opcode == op::MODIFY_QP => {
+            format!("automatic path migration ({})", attribute_name(bit))
+        }
+        attr::EN_SQD_ASYNC_NOTIFY if opcode == op::MODIFY_QP => {
+            format!("the event of a drained send queue ({})", attribute_name(bit))
+        }
+        _ if opcode == op::CREATE_QP && lsb == create_qp::TYPE.lsb as u64 => {
+            format!("queue pairs of type {}", create_qp::TYPE.get(&command.0))
+        }
+        _ => format!("what field {} asks for", field_name(command, lsb)),
+    }
+}
+
 /// The field of the command's layout that starts at bit `lsb`.
 fn field_name(command: &Command, lsb: u64) -> String {
     use abi::cmd::*;
@@ -167,4 +191,42 @@ fn field_name(command: &Command, lsb: u64) -> String {
     };
     let find = |l: &abi::Layout| l.fields.iter().find(|f| f.lsb as u64 == lsb).map(|f| f.name);
     find(&layout).or_else(|| find(&head::LAYOUT)).map_or_else(|| format!("at bit {lsb}"), str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(c: Command, code: u8, field: u64) -> String {
+        let mut bytes = [0; 64];
+        answer::RESULT.set(&mut bytes, code.into());
+        answer::FIELD.set(&mut bytes, field);
+        judge(&c, Answer(bytes)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_refusal_names_field_attribute_and_feature() {
+        let modify = || Command::new(op::MODIFY_QP, 1);
+        let mask = |bit: u64| modify_qp::MASK.lsb as u64 + bit;
+        for (c, code, field, why) in [
+            (modify(), result::MISSING_ATTRIBUTE, 15, "MODIFY_QP: attribute MIN_RNR_TIMER is missing"),
+            (modify(), result::FORBIDDEN_ATTRIBUTE, 20, "attribute DEST_QPN is not allowed in this transition"),
+            (modify(), result::FORBIDDEN_ATTRIBUTE, 31, "attribute at bit 31 is not allowed"),
+            (modify(), result::UNSUPPORTED, mask(14), "does not do automatic path migration (ALT_PATH)"),
+            (modify(), result::UNSUPPORTED, mask(18), "does not do automatic path migration (PATH_MIG_STATE)"),
+            (modify(), result::UNSUPPORTED, mask(2), "the event of a drained send queue (EN_SQD_ASYNC_NOTIFY)"),
+            (modify(), result::BAD_FIELD, modify_qp::DMAC.lsb as u64, "field DMAC is out of range"),
+            (modify(), result::NO_OBJECT, head::NUMBER.lsb as u64, "field NUMBER names no object"),
+            (
+                Command::new(op::CREATE_QP, 1).with(create_qp::TYPE, 2),
+                result::UNSUPPORTED,
+                create_qp::TYPE.lsb as u64,
+                "CREATE_QP: this device does not do queue pairs of type 2",
+            ),
+            (Command::new(99, 1), result::BAD_OPCODE, 0, "unknown command: no such command"),
+        ] {
+            let e = refusal(c, code, field);
+            assert!(e.contains(why), "{e}");
+        }
+    }
 }

@@ -40,6 +40,8 @@ pub struct Fake {
     pub producer: u32,
     pub load: Load,
     pub log: String,
+    /// After so many more fetches, a row changes.
+    pub change: Option<(usize, (u8, u32), Bytes)>,
 }
 
 impl Default for Fake {
@@ -54,6 +56,7 @@ impl Default for Fake {
             producer: 0,
             load: Load::Done,
             log: String::new(),
+            change: None,
         }
     }
 }
@@ -88,6 +91,13 @@ impl Hardware for Fake {
     fn fetch(&mut self, table: u8, index: u32, words: &mut [u32]) {
         let row = self.rows.get(&(table, index)).map_or([0; 16], block_of);
         words.copy_from_slice(&row[..words.len()]);
+        if let Some((left, at, bytes)) = &mut self.change {
+            *left -= 1;
+            if *left == 0 {
+                self.rows.insert(*at, *bytes);
+                self.change = None;
+            }
+        }
     }
     fn dma_read(&mut self, host: u64, words: &mut [u32]) -> bool {
         let Some(bytes) = self.memory.get(&host) else { return false };
