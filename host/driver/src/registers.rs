@@ -34,6 +34,7 @@ pub struct Registers {
     pub raw_control: RW<u32>,
     _reserved4: u32,
     pub fw_log_head: RO<u32>,
+    pub parity_test: RW<u32>,
 }
 
 macro_rules! check {
@@ -64,5 +65,6 @@ check!(
     port = PORT,
     mac = MAC,
     raw_control = RAW_CONTROL,
-    fw_log_head = FW_LOG_HEAD
+    fw_log_head = FW_LOG_HEAD,
+    parity_test = PARITY_TEST
 );

@@ -98,6 +98,8 @@ registers! {
     RAW_CONTROL = 0x070, 4, Rw;
     /// Write offset of the firmware's log ring (window at `FW_LOG`).
     FW_LOG_HEAD = 0x078, 4, Ro;
+    /// For tests: while bit 4 is set, rows written to table bits 3:0 (`table::id`: QP_SEND, QP_RECV, CQ, EQ, KEY) are stored damaged, by one bit.
+    PARITY_TEST = 0x07c, 4, Rw;
 }
 
 /// Bits of `HEALTH`.

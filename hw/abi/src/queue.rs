@@ -140,6 +140,8 @@ numbers! {
         HEALTH = 7;
         /// The send queue of a QP in SQD has drained; number = QPN.
         SQ_DRAINED = 8;
+        /// A row of context is damaged (parity): number = row, data = table (`table::id`). The device acts on it no more.
+        PARITY = 9;
     }
 }
 

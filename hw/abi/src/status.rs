@@ -85,6 +85,8 @@ names! {
         FLUSHED;
         /// The doorbell's page does not own the object, or there is no such object.
         DOORBELL_OWNER;
+        /// Context on the chip is damaged: parity.
+        PARITY;
     }
 }
 
@@ -175,6 +177,8 @@ names! {
         KEY_FAULT;
         /// AXI errors and completion timeouts.
         DMA_ERROR;
+        /// Rows of context that were found damaged, each time that they were met.
+        PARITY_ERROR;
         /// Bytes received in accepted RoCE payload.
         RX_BYTES;
         /// Bytes sent in RoCE payload.

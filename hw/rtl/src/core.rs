@@ -7,6 +7,7 @@ use crate::control::{
     plane::ControlPlane,
     qp_state::{QpStates, reader},
     registers::Identity,
+    sentry::{Sentry, guard},
     table_bus::door,
 };
 use crate::memory::{
@@ -198,6 +199,7 @@ pub struct Core<const W: usize, const N: usize> {
     dma_write: DmaWriter<W>,
     writes: Arbiter<DmaWrite, 4>,
     control: ControlPlane<W>,
+    sentry: Sentry,
 
     records: Table<Record>,
     landings: Table<Bits<512>>,
@@ -272,6 +274,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             dma_write: Default::default(),
             writes: Default::default(),
             control: ControlPlane::new(identity),
+            sentry: Default::default(),
             records: Table::new(N * 128, "ultra"),
             landings: Table::new(N * 16, "ultra"),
             sent: Table::new(N, ""),
@@ -292,14 +295,15 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         let rst = self.control.device_rst.val();
         clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
         clock!(
-            self, clock, loopback, ingress, dispatch, responder, completer, landing, commit, respond, scheduler,
-            requester
+            self, clock, sentry, loopback, ingress, dispatch, responder, completer, landing, commit, respond,
+            scheduler, requester
         );
         clock!(self, clock, segments, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu);
         clock!(self, clock, dma_read, dma_write, writes);
         self.control.rst.next = self.rst.val();
         self.rx_buffer.rst.next = rst;
         self.loopback.rst.next = rst;
+        self.sentry.rst.next = rst;
         self.ingress.rst.next = rst;
         self.dispatch.rst.next = rst;
         self.responder.rst.next = rst;
@@ -527,6 +531,26 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.completion.now.next = now;
         self.event.now.next = now;
 
+        comment!("parity of context");
+        let test = self.control.parity_test.val();
+        let tested = test.get_bits::<4>(0);
+        let testing = test.get_bit(4);
+        self.mmu.flip.next = testing && tested == id::KEY as u64;
+        self.completion.flip.next = testing && tested == id::CQ as u64;
+        self.event.flip.next = testing && tested == id::EQ as u64;
+        self.requester.flip.next = testing && tested == id::QP_SEND as u64;
+        self.completer.flip.next = testing && tested == id::QP_SEND as u64;
+        self.responder.flip.next = testing && tested == id::QP_RECV as u64;
+        self.sentry.bad[elab!(guard::KEYS)].next = self.mmu.bad.val();
+        self.sentry.bad[elab!(guard::COMPLETION)].next = self.completion.bad.val();
+        self.sentry.bad[elab!(guard::EVENT)].next = self.event.bad.val();
+        self.sentry.bad[elab!(guard::REQUESTER)].next = self.requester.bad.val();
+        self.sentry.bad[elab!(guard::COMPLETER)].next = self.completer.bad.val();
+        self.sentry.bad[elab!(guard::RESPONDER)].next = self.responder.bad.val();
+        self.control.damage.next = self.sentry.damage.val();
+        Source::<QpError>::join(&mut self.sentry.error, &mut self.qp_states.error[5]);
+        Source::<Event>::join(&mut self.sentry.event, &mut self.event.event[4]);
+
         comment!("control");
         Sink::<BarAccess>::link(&mut self.bar0, &mut self.control.bar);
         self.bar0_rdata.next = self.control.rdata.val();
@@ -591,7 +615,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
             self.respond.count.val() | self.completion.count.val() | self.recv_queue.count.val();
         self.control.count[5].next = self.landing.count.val() | self.requester.count.val() | self.dma_read.count.val();
         self.control.count[6].next = self.dma_write.count.val() | self.event.count.val() | self.qp_states.count.val();
-        self.control.count[7].next = self.loopback.count.val();
+        self.control.count[7].next = self.loopback.count.val() | self.sentry.count.val();
         let meta = self.ingress.meta.data.val();
         self.control.rx_bytes.next = if entered && !meta.raw { meta.payload } else { 0.into() };
         self.control.tx_bytes.next = self.transmit.tx_bytes.val();

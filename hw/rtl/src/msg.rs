@@ -355,6 +355,8 @@ pub struct QpError {
     pub qpn: Qp,
     /// Its generation.
     pub generation: Gen,
+    /// Meant for the QP whatever its generation.
+    pub any_generation: Bit,
     /// `abi::status::cause`.
     pub cause: Bits<8>,
     /// No completion tells of it: raise the affiliated event.

@@ -49,6 +49,8 @@ pub struct Mmio {
     pub trap: Signal<In, Bit>,
     /// The bus reported an error, in this cycle.
     pub dma_error: Signal<In, Bit>,
+    /// A row of context was found damaged, in this cycle.
+    pub damage: Signal<In, Bit>,
     /// `bar::HEALTH`.
     pub health: Signal<Out, Bits<5>>,
     /// Station address, as of the last PORT row.
@@ -117,6 +119,7 @@ pub struct Mmio {
     /// The event channel shows the health event.
     health_shown: Reg<Bit>,
     bus_error: Reg<Bit>,
+    damaged: Reg<Bit>,
     mac_q: Reg<Bits<48>>,
     _limits: Hidden<[u32; 2]>,
 }
@@ -134,7 +137,7 @@ impl Logic for Mmio {
         regs!(self, clock, rst, done, published, row, table_start, table, part, dma_start, dma_host_q, dma_local_q);
         regs!(self, clock, rst, dma_bytes_q, dma_to_host_q, list_start, list_host_q, list_first_q, list_shift_q);
         regs!(self, clock, rst, list_entries_q, drain_start, event_number, event_value, event_due, event_eqn);
-        regs!(self, clock, rst, event_kind, silence, dead, health_due, health_shown, bus_error, mac_q);
+        regs!(self, clock, rst, event_kind, silence, dead, health_due, health_shown, bus_error, damaged, mac_q);
         dff_setup!(self, clock, value);
         clock!(self, clock, log);
         let act = self.io_valid.val() && !self.done.q.val();
@@ -275,7 +278,10 @@ impl Logic for Mmio {
         if self.dma_error.val() {
             self.bus_error.d.next = true;
         }
-        let health: Bits<5> = cat!(5; false, self.bus_error.q.val(), false, dead, p.ready);
+        if self.damage.val() {
+            self.damaged.d.next = true;
+        }
+        let health: Bits<5> = cat!(5; false, self.bus_error.q.val(), self.damaged.q.val(), dead, p.ready);
         self.health.next = health;
 
         // Events: one of the firmware's, one about its health.

@@ -6,6 +6,7 @@ pub mod plane;
 pub mod qp_state;
 pub mod registers;
 pub mod reset;
+pub mod sentry;
 pub mod soft_core;
 pub mod table_bus;
 #[cfg(test)]

@@ -54,6 +54,10 @@ pub struct ControlPlane<const W: usize> {
     pub link_up: Signal<In, Bit>,
     /// `bar::RAW_CONTROL`.
     pub raw_control: Signal<Out, Bits<2>>,
+    /// `bar::PARITY_TEST`.
+    pub parity_test: Signal<Out, Bits<5>>,
+    /// A row of context was found damaged, in this cycle.
+    pub damage: Signal<In, Bit>,
 
     /// Client of memory/dma_read; source of memory/dma_write.
     pub read: Source<DmaRead>,
@@ -168,6 +172,8 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.registers.now.next = self.clock_q.q.val();
         self.now.next = self.clock_q.q.val().get_bits::<48>(0);
         self.raw_control.next = self.registers.host.val().raw_control;
+        self.parity_test.next = self.registers.host.val().parity_test;
+        self.mmio.damage.next = self.damage.val();
         self.registers.log_word.next = self.mmio.log_word.val();
         self.registers.counter_value.next = self.counters.value.val();
         self.registers.msix_off.next = self.msix_off.val();

@@ -25,7 +25,7 @@ use abi::{
 use hdl::prelude::*;
 
 /// Who reports errors.
-pub const REPORTERS: usize = 5;
+pub const REPORTERS: usize = 6;
 /// The readers of states, by port.
 pub mod reader {
     #![allow(missing_docs)]
@@ -166,7 +166,7 @@ impl Logic for QpStates {
                     }
                 } else {
                     self.arbiter.m.ready.next = true;
-                    if view.generation != request.generation {
+                    if view.generation != request.generation && !request.any_generation {
                         self.count.next = bits::<64>(1 << status::counter::STALE_GENERATION);
                     } else if view.state >= INIT && view.state <= SQE {
                         we = true;
@@ -305,6 +305,7 @@ mod tests {
                     sources[rng.random_range(0..REPORTERS)].send(QpError {
                         qpn: bits::<12>(qp as u64),
                         generation: bits::<8>(generation),
+                        any_generation: false,
                         cause: bits::<8>(qp as u64 + 1),
                         event,
                     });

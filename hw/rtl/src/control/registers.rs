@@ -39,6 +39,8 @@ pub struct HostRegisters {
     pub cmd_producer: Bits<32>,
     /// `bar::RAW_CONTROL`.
     pub raw_control: Bits<2>,
+    /// `bar::PARITY_TEST`.
+    pub parity_test: Bits<5>,
 }
 
 /// Registers that the firmware writes.
@@ -196,6 +198,9 @@ impl Logic for Registers {
         if word == elab!(at(bar::RAW_CONTROL)) && w_low {
             s.raw_control = low_data.get_bits::<2>(0);
         }
+        if word == elab!(at(bar::PARITY_TEST)) && w_high {
+            s.parity_test = high_data.get_bits::<5>(0);
+        }
         self.settings.d.next = s;
         self.host.next = self.settings.q.val();
         self.reset.next = word == elab!(at(bar::RESET)) && w_high && high_data.get_bit(0);
@@ -316,7 +321,7 @@ impl Logic for Registers {
                     value = s.raw_control.cast::<64>();
                 }
                 if word == elab!(at(bar::FW_LOG_HEAD)) {
-                    value = f.log_head.cast::<64>();
+                    value = cat!(64; bits::<27>(0), s.parity_test, f.log_head);
                 }
             } else if page == elab!((bar::COUNTERS >> 12) as u64) {
                 if r.offset.get_bits::<3>(9) == 0 {

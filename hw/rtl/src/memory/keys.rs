@@ -3,7 +3,8 @@
 //! For both access ports, through [`super::mmu`]. Checks in this order, the first failure is the cause: the index exists,
 //! the key is valid and its key byte is right (`KEY_INVALID`); the protection domain is the same (`KEY_PD`); the
 //! region allows what is needed (`KEY_ACCESS`); the range lies inside (`KEY_BOUNDS`). The last one cannot overflow:
-//! `va - VA` may not borrow, and is compared with `LENGTH - span`, which may not borrow either.
+//! `va - VA` may not borrow, and is compared with `LENGTH - span`, which may not borrow either. Before all of them: a row
+//! that parity shows to be damaged opens nothing (`PARITY`).
 //!
 //! ```text
 //! cycle    0       1     2          3              4          5
@@ -14,7 +15,7 @@
 
 use crate::{
     msg::AccessReq,
-    stream::{Sink, Table, TablePort},
+    stream::{BadRow, GuardedTable, Sink, TablePort},
 };
 use abi::{status::cause, table::key};
 use hdl::prelude::*;
@@ -129,7 +130,11 @@ pub struct Keys {
     pub region_valid: Signal<Out, Bit>,
     /// `abi::table::key` rows.
     pub table: TablePort,
-    keys: Table<Key>,
+    /// For tests: rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A row was found damaged.
+    pub bad: Signal<Out, BadRow>,
+    keys: GuardedTable<Key>,
     swept: Reg<Bits<24>>,
     valid: [Reg<Bit>; 5],
     ports: [DFF<Bit>; 5],
@@ -155,7 +160,9 @@ impl Keys {
             port: Default::default(),
             region_valid: Default::default(),
             table: Default::default(),
-            keys: Table::new(keys, "block"),
+            flip: Default::default(),
+            bad: Default::default(),
+            keys: GuardedTable::new(keys, "block"),
             swept: Default::default(),
             valid: Default::default(),
             ports: Default::default(),
@@ -263,7 +270,13 @@ impl Logic for Keys {
         if self.valid[2].q.val() {
             self.checked.d.next.position = offset + found.lead.cast::<64>();
             self.checked.d.next.region = Region {
-                cause: if found.cause == 0 && outside { bits::<8>(cause::KEY_BOUNDS as u64) } else { found.cause },
+                cause: if self.keys.bad.val().valid {
+                    bits::<8>(cause::PARITY as u64)
+                } else if found.cause == 0 && outside {
+                    bits::<8>(cause::KEY_BOUNDS as u64)
+                } else {
+                    found.cause
+                },
                 contiguous: found.contiguous,
                 iova: if found.contiguous { found.iova + offset } else { found.va },
                 frame: found.frame,
@@ -285,6 +298,8 @@ impl Logic for Keys {
             self.result.d.next = checked.region;
             self.result.d.next.frame = checked.region.frame + page;
         }
+        self.keys.flip.next = self.flip.val();
+        self.bad.next = self.keys.bad.val();
         self.region.next = self.result.q.val();
         self.port.next = self.ports[4].q.val();
         self.region_valid.next = self.valid[4].q.val();

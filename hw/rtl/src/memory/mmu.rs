@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     msg::{AccessReq, Chunk},
-    stream::{Sink, Source, TablePort},
+    stream::{BadRow, Sink, Source, TablePort},
 };
 use hdl::prelude::*;
 
@@ -36,6 +36,10 @@ pub struct Mmu {
     /// `abi::table::key` and `abi::table::mtt` rows.
     pub table: TablePort,
     /// The table loader writes a frame; it cannot be refused.
+    /// For tests: key rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A key row was found damaged.
+    pub bad: Signal<Out, BadRow>,
     pub mtt_we: Signal<In, Bit>,
     /// Entry.
     pub mtt_addr: Signal<In, Bits<24>>,
@@ -59,6 +63,8 @@ impl Mmu {
             tx_req: Default::default(),
             tx_chunk: Default::default(),
             table: Default::default(),
+            flip: Default::default(),
+            bad: Default::default(),
             mtt_we: Default::default(),
             mtt_addr: Default::default(),
             mtt_frame: Default::default(),
@@ -119,6 +125,8 @@ impl Logic for Mmu {
         self.table.ready.next = if is_mtt { self.translate.table.ready.val() } else { self.keys.table.ready.val() };
         self.table.rdata.next = if self.keys.table.rvalid.val() { self.keys.table.rdata.val() } else { 0.into() };
         self.table.rvalid.next = self.keys.table.rvalid.val() || self.translate.table.rvalid.val();
+        self.keys.flip.next = self.flip.val();
+        self.bad.next = self.keys.bad.val();
         self.translate.mtt_we.next = self.mtt_we.val();
         self.translate.mtt_addr.next = self.mtt_addr.val();
         self.translate.mtt_frame.next = self.mtt_frame.val();

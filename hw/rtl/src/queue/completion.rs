@@ -19,12 +19,14 @@
 //! clearing and no arm is lost between the two. An arming doorbell is also a job: does the CQ hold entries beyond the
 //! doorbell's consumer? Then it fires at once. Jobs wait in a short FIFO; if it overflows, all CQs are looked at instead.
 //!
+//! Rows carry parity, which comes a cycle behind them: just in time for the write and the event to be held back.
+//!
 //! It cannot deadlock: it waits for `write`, `event` and `error` only, which end in posted writes and in qp_state, which
 //! always accept in the end; doorbells and the table bus wait for nobody but the CQE under way.
 
 use super::entries;
 use crate::msg::{Completion, DmaWrite, Event, Gen, Qp, QpError, Ring};
-use crate::stream::{Sink, Source, Table, TablePort};
+use crate::stream::{BadRow, GuardedTable, Sink, Source, Table, TablePort};
 use abi::{queue::event, status, table::cq};
 use hdl::prelude::*;
 
@@ -102,6 +104,10 @@ pub struct CompletionQueue {
     pub table: TablePort,
     /// Clock for timestamps.
     pub now: Signal<In, Bits<48>>,
+    /// For tests: rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A row was found damaged.
+    pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
@@ -111,8 +117,8 @@ pub struct CompletionQueue {
     job: Reg<Job>,
     cqn: Reg<Bits<12>>,
     taken: DFF<Completion>,
-    rows: Table<Row>,
-    live: Table<Live>,
+    rows: GuardedTable<Row>,
+    live: GuardedTable<Live>,
     clear: Reg<Bits<12>>,
 
     /// Two copies: for the doorbells' own read, and for the engine's.
@@ -139,6 +145,7 @@ pub struct CompletionQueue {
     event_due: Reg<Bit>,
     event_data: DFF<Event>,
     error_due: Reg<Bit>,
+    damaged: Reg<Bit>,
     error_qpn: DFF<Qp>,
     error_generation: DFF<Gen>,
     _cqs: Hidden<u64>,
@@ -149,8 +156,8 @@ impl CompletionQueue {
     pub fn new(cqs: usize) -> Self {
         assert!(cqs.is_power_of_two() && cqs <= 1 << 12, "{cqs} completion queues");
         Self {
-            rows: Table::new(cqs, ""),
-            live: Table::new(cqs, ""),
+            rows: GuardedTable::new(cqs, ""),
+            live: GuardedTable::new(cqs, ""),
             bell_copy: Table::new(cqs, ""),
             _cqs: Hidden(cqs as u64),
             ..Self::default()
@@ -162,7 +169,7 @@ impl Logic for CompletionQueue {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, early, job, cqn, clear, rang, wrote, met, jobs_in, jobs_out, look, arms_next);
-        regs!(self, clock, rst, write_due, event_due, error_due);
+        regs!(self, clock, rst, write_due, event_due, error_due, damaged);
         dff_setup!(self, clock, taken, rung, wrote_cqn, wrote_bell, met_bell, write_data, event_data);
         dff_setup!(self, clock, error_qpn, error_generation, early_cqn);
         clock!(self, clock, rows, live, bell, bell_copy, jobs);
@@ -223,6 +230,13 @@ impl Logic for CompletionQueue {
         let held_solicited = live.solicited - seen.consumer;
         let full = held == entries(row.log2);
         let notable = c.solicited || c.status != 0;
+
+        // Parity comes in the first cycle of Emit.
+        let (bad_row, bad_live) = (self.rows.bad.val(), self.live.bad.val());
+        let bad = bad_row.valid || bad_live.valid;
+        self.bad.next = if bad_row.valid { bad_row } else { bad_live };
+        self.rows.flip.next = self.flip.val();
+        self.live.flip.next = self.flip.val();
 
         let mut address = cqn;
         let mut read = false;
@@ -319,6 +333,7 @@ impl Logic for CompletionQueue {
             State::Read => self.state.d.next = State::Decide,
             State::Decide => {
                 self.state.d.next = State::Emit;
+                self.damaged.d.next = false;
                 match self.job.q.val() {
                     Job::Cqe => {
                         if !row.valid {
@@ -367,7 +382,15 @@ impl Logic for CompletionQueue {
                 self.write_due.d.next = write;
                 self.event_due.d.next = event;
                 self.error_due.d.next = error;
-                if !write && !event && !error {
+                if bad {
+                    // A damaged CQ takes no more: no CQE goes anywhere by such a row.
+                    live_we = true;
+                    live_next.dead = true;
+                    self.damaged.d.next = true;
+                    self.write_due.d.next = false;
+                    self.event_due.d.next = false;
+                    self.error_due.d.next = self.job.q.val() == Job::Cqe;
+                } else if !write && !event && !error {
                     self.state.d.next = State::Idle;
                 }
             }
@@ -397,16 +420,21 @@ impl Logic for CompletionQueue {
         self.write_data.d.next = w;
         self.event_data.d.next = e;
         self.write.data.next = self.write_data.q.val();
-        self.write.valid.next = self.write_due.q.val();
+        self.write.valid.next = self.write_due.q.val() && !bad;
         self.event.data.next = self.event_data.q.val();
-        self.event.valid.next = self.event_due.q.val() && !self.write_due.q.val();
+        self.event.valid.next = self.event_due.q.val() && !self.write_due.q.val() && !bad;
         self.error.data.next = QpError {
             qpn: self.error_qpn.q.val(),
             generation: self.error_generation.q.val(),
-            cause: bits::<8>(status::cause::CQ_OVERRUN as u64),
+            any_generation: false,
+            cause: if self.damaged.q.val() {
+                bits::<8>(status::cause::PARITY as u64)
+            } else {
+                bits::<8>(status::cause::CQ_OVERRUN as u64)
+            },
             event: true,
         };
-        self.error.valid.next = self.error_due.q.val();
+        self.error.valid.next = self.error_due.q.val() && !bad;
         self.table.rdata.next = cat!(512;
             bits::<352>(0), live.producer, bits::<7>(0), live.dead, row.page, bits::<12>(0), bits::<28>(0), row.owner,
             row.eqn, bits::<3>(0), row.log2, bits::<7>(0), row.valid);
@@ -650,6 +678,7 @@ mod tests {
             let want = QpError {
                 qpn: message.qpn,
                 generation: message.generation,
+                any_generation: false,
                 cause: bits::<8>(status::cause::CQ_OVERRUN as u64),
                 event: true,
             };

@@ -22,12 +22,12 @@
 
 use super::entries;
 use crate::msg::{DmaWrite, Event, Ring};
-use crate::stream::{Arbiter, Sink, Source, Table, TablePort};
+use crate::stream::{Arbiter, BadRow, GuardedTable, Sink, Source, Table, TablePort};
 use abi::{bar::MSIX_VECTORS, queue::event, table::eq};
 use hdl::prelude::*;
 
 /// Who reports events.
-pub const REPORTERS: usize = 4;
+pub const REPORTERS: usize = 5;
 /// Most event queues.
 pub const MAX_EQS: usize = 64;
 
@@ -126,6 +126,10 @@ pub struct EventQueue {
     pub table: TablePort,
     /// Clock, for moderation.
     pub now: Signal<In, Bits<48>>,
+    /// For tests: rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A row was found damaged.
+    pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
 
     arbiter: Arbiter<Event, REPORTERS>,
@@ -138,7 +142,7 @@ pub struct EventQueue {
     taken: DFF<Event>,
     slot: DFF<Bits<14>>,
     vector: Reg<Bits<5>>,
-    rows: Table<Row>,
+    rows: GuardedTable<Row>,
     live: Table<Live>,
     consumer: Table<Bits<24>>,
     met: Reg<Bit>,
@@ -169,7 +173,7 @@ impl EventQueue {
         assert!(eqs.is_power_of_two() && eqs <= MAX_EQS, "{eqs} event queues");
         assert!(objects.is_power_of_two() && objects <= 1 << 12, "{objects} objects");
         Self {
-            rows: Table::new(eqs, ""),
+            rows: GuardedTable::new(eqs, ""),
             live: Table::new(eqs, ""),
             consumer: Table::new(eqs, ""),
             kept: Table::new(4 * objects, ""),
@@ -241,6 +245,9 @@ impl Logic for EventQueue {
         let req = self.table.req.val();
         let now = self.now.val().get_bits::<32>(0);
 
+        let bad = self.rows.bad.val().valid;
+        self.bad.next = self.rows.bad.val();
+        self.rows.flip.next = self.flip.val();
         let mut address = eqn;
         let mut slot = self.slot.q.val();
         let mut read = false;
@@ -450,7 +457,8 @@ impl Logic for EventQueue {
                 self.state.d.next = State::Emit;
             }
             State::Emit => {
-                if self.write.ready.val() {
+                // Parity comes in the first cycle: no EQE goes anywhere by a damaged row.
+                if self.write.ready.val() || bad {
                     self.write_due.d.next = false;
                     self.state.d.next = State::Idle;
                 }
@@ -492,7 +500,7 @@ impl Logic for EventQueue {
         }
         self.write_data.d.next = w;
         self.write.data.next = self.write_data.q.val();
-        self.write.valid.next = self.write_due.q.val();
+        self.write.valid.next = self.write_due.q.val() && !bad;
         self.msix_addr.next = number(send_lowest).cast::<8>();
         self.msix_pending.next = self.pending.q.val();
         self.table.rdata.next = cat!(512;

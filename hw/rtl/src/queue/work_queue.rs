@@ -525,8 +525,13 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         };
         Source::<DmaRead>::link(&mut self.dma, &mut self.reads.m);
         self.errors.s.valid.next = self.fault.q.val().any();
-        self.errors.s.data.next =
-            QpError { qpn: fourth.queue, generation: 0.into(), cause: self.fault.q.val(), event: true };
+        self.errors.s.data.next = QpError {
+            qpn: fourth.queue,
+            generation: 0.into(),
+            any_generation: false,
+            cause: self.fault.q.val(),
+            event: true,
+        };
         let none: Bits<64> = 0.into();
         let out_of_range = self.fault.q.val() == cause::DOORBELL_RANGE;
         self.count.next = none.replace_bit(elab!(counter::DOORBELL_RANGE), out_of_range);
@@ -695,8 +700,13 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.qp_re.next = waits && step == 0;
         self.qp_addr.next = error.qpn;
         self.error.valid.next = waits && step == 2;
-        self.error.data.next =
-            QpError { qpn: error.qpn, generation: self.qp.val().generation, cause: error.cause, event: error.event };
+        self.error.data.next = QpError {
+            qpn: error.qpn,
+            generation: self.qp.val().generation,
+            any_generation: false,
+            cause: error.cause,
+            event: error.event,
+        };
         let gone = step == 2 && self.error.ready.val();
         self.errors.m.ready.next = gone;
         if gone {

@@ -3,6 +3,7 @@
 mod arbiter;
 mod byte_ram;
 mod fifo;
+mod guard;
 mod loopback;
 mod slice;
 mod table;
@@ -12,6 +13,7 @@ pub(crate) mod testing;
 pub use arbiter::Arbiter;
 pub use byte_ram::{ByteRam, READ_LATENCY, WRITE_LATENCY, rotate_left, rotate_right};
 pub use fifo::Fifo;
+pub use guard::{BadRow, GuardedTable};
 pub use loopback::Loopback;
 pub use slice::Slice;
 pub use table::{FreshTable, Table, Table2};

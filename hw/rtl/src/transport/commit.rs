@@ -108,8 +108,13 @@ impl Logic for Commit {
             self.has_error.d.next = completion.cause.any() && !flushed;
             self.has_go.d.next = (reply.ack || reply.read) && !flushed;
             self.completion_q.d.next = completion;
-            self.error_q.d.next =
-                QpError { qpn: op.qpn, generation: op.generation, cause: completion.cause, event: !completion.valid };
+            self.error_q.d.next = QpError {
+                qpn: op.qpn,
+                generation: op.generation,
+                any_generation: false,
+                cause: completion.cause,
+                event: !completion.valid,
+            };
             self.go_q.d.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply, ticket: 0.into() };
             count = count.replace_bit(counter::RX_REMOTE_ACCESS, fault && !own);
             count = count.replace_bit(counter::RX_REMOTE_OPERATION, fault && own && !op.response);
@@ -171,8 +176,13 @@ mod tests {
             reply =
                 Reply { ack: !l.op.response, read: false, psn: l.op.psn, syndrome: syndrome.to_bits(), ..l.op.reply };
         }
-        let error =
-            QpError { qpn: l.op.qpn, generation: l.op.generation, cause: completion.cause, event: !completion.valid };
+        let error = QpError {
+            qpn: l.op.qpn,
+            generation: l.op.generation,
+            any_generation: false,
+            cause: completion.cause,
+            event: !completion.valid,
+        };
         let go = ReplyGo { qpn: l.op.qpn, generation: l.op.generation, reply, ticket: issued.to_bits() };
         (
             completion.valid.then_some(completion),

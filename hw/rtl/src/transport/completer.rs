@@ -22,7 +22,7 @@ use super::sge::{SgeMap, sge_map, sge_step};
 use super::timers::{Fired, Timers, Wait};
 use crate::{
     msg::*,
-    stream::{Fifo, Sink, Source, Table, TablePort},
+    stream::{BadRow, Fifo, GuardedTable, Sink, Source, Table, TablePort},
 };
 use abi::{
     queue::send_op,
@@ -84,6 +84,10 @@ pub struct Completer {
     pub view: Signal<In, QpView>,
     /// QP_SEND rows, and QP_RECV rows for the peer; a read gives the oldest unacknowledged PSN.
     pub table: TablePort,
+    /// For tests: rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A row was found damaged.
+    pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
@@ -109,9 +113,9 @@ pub struct Completer {
     sample: DFF<Bits<12>>,
     sampled: DFF<Bit>,
 
-    attributes: Table<Attributes>,
+    attributes: GuardedTable<Attributes>,
     peers: Table<Peer>,
-    rows: Table<Row>,
+    rows: GuardedTable<Row>,
     /// Oldest record and next READ slot, read in one cycle so that both come early.
     heads: Ram<Bits<11>, 12>,
     ackeds: Table<Acked>,
@@ -164,6 +168,8 @@ impl Completer {
             view_addr: Default::default(),
             view: Default::default(),
             table: Default::default(),
+            flip: Default::default(),
+            bad: Default::default(),
             count: Default::default(),
             state: Default::default(),
             m: Default::default(),
@@ -183,9 +189,9 @@ impl Completer {
             moved: Default::default(),
             sample: Default::default(),
             sampled: Default::default(),
-            attributes: Table::new(qps, "block"),
+            attributes: GuardedTable::new(qps, "block"),
             peers: Table::new(qps, "block"),
-            rows: Table::new(qps, "block"),
+            rows: GuardedTable::new(qps, "block"),
             heads: Default::default(),
             ackeds: Table::new(qps, "block"),
             faults: Table::new(qps, "block"),
@@ -681,6 +687,9 @@ impl Logic for Completer {
         self.peers.we.next = table_now && table.write && table.table == id::QP_RECV;
         self.peers.waddr.next = table.index;
         self.peers.wdata.next = peer_of(table.row);
+        self.rows.flip.next = self.flip.val();
+        self.attributes.flip.next = self.flip.val();
+        self.bad.next = if self.rows.bad.val().valid { self.rows.bad.val() } else { self.attributes.bad.val() };
         self.attributes.we.next = send_row;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = attributes_of(table.row);

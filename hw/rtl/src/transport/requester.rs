@@ -34,7 +34,7 @@ use crate::{
         Acked, EpochMark, GoBack, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead, TxSeg,
     },
     queue::flags::{Flags, is_size},
-    stream::{Sink, Source, Table, TablePort},
+    stream::{BadRow, GuardedTable, Sink, Source, Table, TablePort},
 };
 use abi::{
     status::{cause, counter, wc},
@@ -140,9 +140,13 @@ pub struct Requester<const N: usize> {
     pub epoch: Source<EpochMark>,
     /// QP_SEND rows; a read gives the next PSN.
     pub table: TablePort,
+    /// For tests: rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A row was found damaged.
+    pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
-    progress: Table<Progress>,
-    attributes: Table<Attributes>,
+    progress: GuardedTable<Progress>,
+    attributes: GuardedTable<Attributes>,
     seen: Table<Seen>,
     gates: Flags<N>,
     // Front: steps 1 row on its way, 2 row there, 3 WQE on its way, 4 WQE there, 5 full.
@@ -198,8 +202,8 @@ impl<const N: usize> Requester<N> {
     pub fn new() -> Self {
         assert!(is_size(N), "{N} QPs");
         Requester {
-            progress: Table::new(N, ""),
-            attributes: Table::new(N, ""),
+            progress: GuardedTable::new(N, ""),
+            attributes: GuardedTable::new(N, ""),
             seen: Table::new(N * 128, "ultra"),
             ..Default::default()
         }
@@ -227,6 +231,9 @@ impl<const N: usize> Logic for Requester<N> {
         let idle = state == State::Idle;
 
         // ---- Defaults.
+        self.progress.flip.next = self.flip.val();
+        self.attributes.flip.next = self.flip.val();
+        self.bad.next = if self.progress.bad.val().valid { self.progress.bad.val() } else { self.attributes.bad.val() };
         self.progress.we.next = false;
         self.progress.waddr.next = context.qpn.cast::<24>();
         self.progress.wdata.next = now;

@@ -456,8 +456,13 @@ impl<const N: usize> Logic for Respond<N> {
                 count = count.replace_bit(counter::STALE_GENERATION, !known);
                 if self.is_fault.q.val() && good && !row.silent {
                     self.error_valid.d.next = true;
-                    self.error_q.d.next =
-                        QpError { qpn: qp, generation: view.generation, cause: self.item_cause.q.val(), event: true };
+                    self.error_q.d.next = QpError {
+                        qpn: qp,
+                        generation: view.generation,
+                        any_generation: false,
+                        cause: self.item_cause.q.val(),
+                        event: true,
+                    };
                 }
                 self.state.d.next = if good && at_once {
                     State::Send

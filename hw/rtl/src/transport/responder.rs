@@ -20,7 +20,7 @@ use super::responder_rules::*;
 use super::sge::{SgeMap, sge_map, sge_step};
 use crate::{
     msg::*,
-    stream::{Sink, Source, Table, TablePort},
+    stream::{BadRow, GuardedTable, Sink, Source, Table, TablePort},
 };
 use abi::{
     queue::recv_op,
@@ -61,6 +61,10 @@ pub struct Responder {
     pub reads: Signal<In, Bits<8>>,
     /// QP_RECV rows.
     pub table: TablePort,
+    /// For tests: rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A row was found damaged.
+    pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
@@ -82,8 +86,8 @@ pub struct Responder {
     searched: DFF<Bit>,
     found: DFF<Bit>,
 
-    attributes: Table<Attributes>,
-    progress: Table<Progress>,
+    attributes: GuardedTable<Attributes>,
+    progress: GuardedTable<Progress>,
     consumers: Ram<Bits<16>, 12>,
     resources: Table<ReadResource>,
 
@@ -140,6 +144,8 @@ impl Responder {
             reads_addr: Default::default(),
             reads: Default::default(),
             table: Default::default(),
+            flip: Default::default(),
+            bad: Default::default(),
             count: Default::default(),
             state: Default::default(),
             m: Default::default(),
@@ -156,8 +162,8 @@ impl Responder {
             gap: Default::default(),
             searched: Default::default(),
             found: Default::default(),
-            attributes: Table::new(qps, "block"),
-            progress: Table::new(qps, "block"),
+            attributes: GuardedTable::new(qps, "block"),
+            progress: GuardedTable::new(qps, "block"),
             consumers: Ram::default(),
             resources: Table::new(qps * 16, "block"),
             op_valid: Default::default(),
@@ -251,6 +257,9 @@ impl Logic for Responder {
         self.consumers.re.next = read_row;
         self.consumers.raddr.next = row.get_bits::<12>(0);
         let load = table_now && table.write && loads(table.row);
+        self.progress.flip.next = self.flip.val();
+        self.attributes.flip.next = self.flip.val();
+        self.bad.next = if self.progress.bad.val().valid { self.progress.bad.val() } else { self.attributes.bad.val() };
         self.attributes.we.next = table_now && table.write;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = attributes_of(table.row);
