@@ -90,3 +90,37 @@ fn captures_over_ipv4_stand() {
 fn captures_over_ipv6_stand() {
     captures_stand("ipv6.pcapng", true);
 }
+
+/// What the driver says by the raw queue pair is ARP and neighbour discovery to others too, checksums included.
+#[test]
+fn questions_and_answers_of_neighbours_stand() {
+    for (ip6, vlan) in [(false, None), (true, None), (false, Some(9)), (true, Some(9))] {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("neighbours{ip6}{}.pcapng", vlan.is_some()));
+        let mut bed = Testbed::new(&Setup { ip6, vlan, ..Setup::default() }).unwrap();
+        bed.sim().capture(Some(Capture::create(&path, &["nic0", "nic1"]).unwrap()));
+        let networks = bed.discover().unwrap();
+        (0..20).for_each(|_| bed.relax());
+        bed.sim().capture(None).unwrap().finish().unwrap();
+        drop(networks);
+        let Some(malformed) = tshark(&path, "_ws.malformed || _ws.expert.severity >= \"error\"") else { return };
+        assert_eq!(malformed, 0, "{}", path.display());
+        // The one that is asked learns who asks: one question, one answer.
+        let sound = if ip6 { "icmpv6.checksum.status == 1 && " } else { "" };
+        let (asks, tells) = if ip6 {
+            (
+                "icmpv6.type == 135 && icmpv6.nd.ns.target_address == fd00::1",
+                "icmpv6.type == 136 && icmpv6.nd.na.flag.s == 1",
+            )
+        } else {
+            (
+                "arp.opcode == 1 && arp.dst.proto_ipv4 == 10.0.0.1",
+                "arp.opcode == 2 && arp.dst.hw_mac == 02:00:00:00:00:02",
+            )
+        };
+        let inside = if vlan.is_some() { "vlan.id == 9 && " } else { "!vlan && " };
+        for what in [asks, tells] {
+            let filter = format!("{inside}{sound}{what} && frame.comment contains \"RX_RAW:\"");
+            assert_eq!(tshark(&path, &filter), Some(1), "{filter} in {}", path.display());
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use abi::bar::health;
 use abi::status::wc;
 use driver::qp::{QpSizes, SendOptions};
-use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction};
+use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Port};
 use fabric::SimFunction;
 use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
 use nic::BarRequest;
@@ -79,7 +79,7 @@ fn reopen(bed: &mut Testbed, function: Arc<SimFunction>) -> Host {
     let firmware = Some(std::fs::read(verilate::firmware_image().unwrap()).unwrap());
     let device = Device::open(function, &OpenOptions { firmware, ..OpenOptions::default() }).unwrap();
     let gid = bed.hosts[0].gid;
-    device.set_port(gid.mac, false, false).unwrap();
+    device.set_port(&Port::new(gid.mac)).unwrap();
     device.set_gid(0, Some(gid)).unwrap();
     let (pd, eq) = (device.create_pd().unwrap(), device.create_eq(1024, 0, 0, 0).unwrap());
     std::mem::replace(&mut bed.hosts[0], Host { device, pd, eq, gid })

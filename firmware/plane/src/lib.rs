@@ -246,6 +246,7 @@ impl Plane {
             op::DESTROY_QP => self.destroy_qp(hw, number, owner)?,
             op::SET_GID => self.set_gid(hw, c)?,
             op::SET_PORT => self.set_port(hw, c)?,
+            op::SET_MULTICAST => self.set_multicast(hw, c)?,
             op::LIST_OWNED => self.list_owned(c, owner, a)?,
             op::RECLAIM => self.reclaim(hw, owner, a)?,
             _ => return Err(Refused::at(result::BAD_OPCODE, head::OPCODE)),

@@ -6,7 +6,7 @@ use crate::{
 };
 use abi::{
     Field, bar,
-    cmd::{create_cq, create_eq, head, result, set_gid, set_port},
+    cmd::{create_cq, create_eq, head, result, set_gid, set_multicast, set_port},
     table::{self, id},
 };
 
@@ -29,7 +29,8 @@ pub(crate) struct Objects<const N: usize, const WORDS: usize> {
 const EQ_WORDS: usize = up_to(table::eq::MODERATION_CYCLES);
 const CQ_WORDS: usize = up_to(table::cq::BASE);
 const GID_WORDS: usize = up_to(table::gid::IP_HIGH);
-const PORT_WORDS: usize = up_to(table::port::PROMISCUOUS);
+const PORT_WORDS: usize = up_to(table::port::RAW_CYCLES);
+const MULTICAST_WORDS: usize = up_to(table::multicast::MAC);
 
 /// An entry of the GID table.
 #[derive(Clone, Copy)]
@@ -216,7 +217,26 @@ impl Plane {
         put_wide(&mut row, table::port::MAC, mac);
         put(&mut row, table::port::RAW_ON, get(c, set_port::RAW_ON));
         put(&mut row, table::port::PROMISCUOUS, get(c, set_port::PROMISCUOUS));
+        let (burst, cycles) = (get(c, set_port::RAW_BURST), get(c, set_port::RAW_CYCLES));
+        check(cycles == 0 || burst != 0, set_port::RAW_BURST)?;
+        put(&mut row, table::port::RAW_BURST, burst);
+        put(&mut row, table::port::RAW_CYCLES, cycles);
         hw.commit(id::PORT, 0, &row);
+        Ok(())
+    }
+
+    pub(crate) fn set_multicast(&mut self, hw: &mut impl Hardware, c: &Block) -> Outcome {
+        let index = get(c, set_multicast::INDEX);
+        let mac = get_wide(c, set_multicast::MAC);
+        check(index < table::MULTICASTS as u32, set_multicast::INDEX)?;
+        let mut row = [0; MULTICAST_WORDS];
+        if get(c, set_multicast::VALID) == 1 {
+            // Broadcast needs no entry.
+            check(mac & 1 == 1 && mac != set_multicast::MAC.max(), set_multicast::MAC)?;
+            put(&mut row, table::multicast::VALID, 1);
+            put_wide(&mut row, table::multicast::MAC, mac);
+        }
+        hw.commit(id::MULTICAST, index, &row);
         Ok(())
     }
 }

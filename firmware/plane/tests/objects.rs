@@ -5,7 +5,7 @@ use abi::{
     Field,
     cmd::{
         answer, attr, create_cq, create_eq, create_mr, create_qp, device, head, kind, list_owned, modify_qp as m, op,
-        result::*, set_gid, set_port,
+        result::*, set_gid, set_multicast, set_port,
     },
     table::{id, qp_state::*, qp_type},
 };
@@ -25,9 +25,11 @@ fn impossible_fields_are_named() {
     let max = |f: Field| f.max();
     let mr = create_mr(0x1000, 0x1000);
     let port = command(op::SET_PORT).with(set_port::MAC, 2);
+    let limited = port.with(set_port::RAW_CYCLES, 100).with(set_port::RAW_BURST, 1);
+    let group = command(op::SET_MULTICAST).with(set_multicast::VALID, 1).with(set_multicast::MAC, 0xff3333);
     let cases: &[(Command, Field, u64, u8)] = &[
         (command(op::NOP), head::OWNER, 16, BAD_FIELD),
-        (command(op::NOP), head::OPCODE, 18, BAD_OPCODE),
+        (command(op::NOP), head::OPCODE, 19, BAD_OPCODE),
         (command(op::NOP), head::OPCODE, 255, BAD_OPCODE),
         (create_eq(), create_eq::LOG2_ENTRIES, 23, BAD_FIELD),
         (create_eq(), create_eq::VECTOR, 32, BAD_FIELD),
@@ -65,6 +67,10 @@ fn impossible_fields_are_named() {
         (gid6(0), set_gid::VLAN, 0xfff, BAD_FIELD),
         (port, set_port::MAC, 0, BAD_FIELD),
         (port, set_port::MAC, 3, BAD_FIELD),
+        (limited, set_port::RAW_BURST, 0, BAD_FIELD),
+        (group, set_multicast::INDEX, 16, BAD_FIELD),
+        (group, set_multicast::MAC, 0x20, BAD_FIELD),
+        (group, set_multicast::MAC, 0xffff_ffff_ffff, BAD_FIELD),
         (command(op::LIST_OWNED), list_owned::KIND, 5, BAD_FIELD),
     ];
     for (good, field, value, result) in cases {
@@ -305,4 +311,21 @@ fn a_dead_owner_is_reclaimed() {
     assert_eq!((a.verdict(), a.get(answer::VALUE)), ((IN_USE, 0), 0));
     assert_eq!(b.ok(command(op::RECLAIM).owner(2)).get(answer::VALUE), have[2] + 1);
     assert_eq!(b.ok(command(op::RECLAIM).owner(0)).get(answer::VALUE), 1);
+}
+
+#[test]
+fn a_path_mtu_fits_the_port() {
+    let mut b = Bench::new();
+    let qp = b.qp();
+    b.bring(qp, INIT);
+    b.fake.port = 1 | 1500 << 16;
+    let with = |code| modify(qp, RTR, TO_RTR).with(m::PATH_MTU, code);
+    // 2,048 and 80 bytes of headers are more than 1,500; there are no codes 0, 6 and 7.
+    for code in [0, 4, 5, 6, 7] {
+        assert_eq!(b.refused(with(code)), (BAD_FIELD, m::PATH_MTU.lsb as u64), "code {code}");
+    }
+    b.fake.port = 1 | 1103 << 16;
+    assert_eq!(b.refused(with(3)), (BAD_FIELD, m::PATH_MTU.lsb as u64));
+    b.fake.port = 1 | 1104 << 16;
+    b.ok(with(3));
 }

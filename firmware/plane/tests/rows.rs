@@ -3,7 +3,7 @@
 mod kit;
 use abi::{
     cmd::{attr, create_mr, head, modify_qp as m, op},
-    table::{NOBODY, cq, eq, gid, id, key, port, qp_address, qp_recv, qp_send, qp_state::*, qp_state_row},
+    table::{NOBODY, cq, eq, gid, id, key, multicast, port, qp_address, qp_recv, qp_send, qp_state::*, qp_state_row},
 };
 use kit::*;
 
@@ -249,7 +249,20 @@ fn addresses_of_the_port() {
     b.ok(command(op::SET_GID).with(abi::cmd::set_gid::INDEX, 3));
     assert_eq!(row(&b, id::GID, 3), [0; 64]);
     let set = command(op::SET_PORT).with(abi::cmd::set_port::MAC, 0x0605_0403_0202);
-    b.ok(set.with(abi::cmd::set_port::RAW_ON, 1).with(abi::cmd::set_port::PROMISCUOUS, 1));
-    let want = [(port::MAC, 0x0605_0403_0202), (port::RAW_ON, 1), (port::PROMISCUOUS, 1)];
+    let set = set.with(abi::cmd::set_port::RAW_ON, 1).with(abi::cmd::set_port::PROMISCUOUS, 1);
+    b.ok(set.with(abi::cmd::set_port::RAW_BURST, 9).with(abi::cmd::set_port::RAW_CYCLES, 0x8765_4321));
+    let want = [
+        (port::MAC, 0x0605_0403_0202),
+        (port::RAW_ON, 1),
+        (port::PROMISCUOUS, 1),
+        (port::RAW_BURST, 9),
+        (port::RAW_CYCLES, 0x8765_4321),
+    ];
     fields(&row(&b, id::PORT, 0), &port::LAYOUT, &want);
+    let set = command(op::SET_MULTICAST).with(abi::cmd::set_multicast::INDEX, 15);
+    b.ok(set.with(abi::cmd::set_multicast::VALID, 1).with(abi::cmd::set_multicast::MAC, 0x0605_04ff_3333));
+    let want = [(multicast::VALID, 1), (multicast::MAC, 0x0605_04ff_3333)];
+    fields(&row(&b, id::MULTICAST, 15), &multicast::LAYOUT, &want);
+    b.ok(set.with(abi::cmd::set_multicast::MAC, 0x0605_04ff_3333));
+    assert_eq!(row(&b, id::MULTICAST, 15), [0; 64]);
 }

@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
         args.width
     );
     let started = Instant::now();
-    let bed = Testbed::new(&setup)?;
+    let mut bed = Testbed::new(&setup)?;
     {
         let mut sim = bed.sim();
         sim.capture(Some(capture));
@@ -96,6 +96,8 @@ pub fn run(args: &Args) -> Result<()> {
             sim.link_mut(0).rules.add(lost, Action::Drop);
         }
     }
+    // The hosts find each other by ARP or neighbour discovery; they go on answering while these live.
+    let _networks = bed.discover()?;
     let connect = Connect { mtu: args.mtu, ..Connect::default() };
     let mut pairs = bed.connect_many(&connect, args.qps.into())?;
     eprintln!(

@@ -146,6 +146,7 @@ fn name(command: &Command) -> &'static str {
         op::DESTROY_QP => "DESTROY_QP",
         op::SET_GID => "SET_GID",
         op::SET_PORT => "SET_PORT",
+        op::SET_MULTICAST => "SET_MULTICAST",
         op::LIST_OWNED => "LIST_OWNED",
         op::RECLAIM => "RECLAIM",
         _ => "unknown command",
@@ -187,6 +188,7 @@ fn field_name(command: &Command, lsb: u64) -> String {
         op::MODIFY_QP => modify_qp::LAYOUT,
         op::SET_GID => set_gid::LAYOUT,
         op::SET_PORT => set_port::LAYOUT,
+        op::SET_MULTICAST => set_multicast::LAYOUT,
         _ => head::LAYOUT,
     };
     let find = |l: &abi::Layout| l.fields.iter().find(|f| f.lsb as u64 == lsb).map(|f| f.name);

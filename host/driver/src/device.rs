@@ -10,8 +10,8 @@ use crate::memory::BusSpace;
 use crate::posted::Posted;
 use crate::reg;
 use crate::registers::Registers;
-use abi::cmd::{answer, attr, head, modify_qp, op, set_gid, set_port};
-use abi::table::qp_state;
+use abi::cmd::{answer, attr, head, modify_qp, op, set_gid, set_multicast, set_port};
+use abi::table::{GIDS, qp_state};
 use abi::{ABI_VERSION, bar, queue::doorbell};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,6 +49,29 @@ pub struct Gid {
     pub vlan: Option<u16>,
 }
 
+/// Station address of the port, and which frames go to the raw queue: none, unless `raw` is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Station address.
+    pub mac: [u8; 6],
+    /// Frames that are not RoCE go there: broadcast ones, those to the station's or a GID's MAC, or to a group of
+    /// [`Device::set_multicast`].
+    pub raw: bool,
+    /// All of them.
+    pub promiscuous: bool,
+    /// Most frames a second, 0 for no limit; what is beyond is counted (`RX_RAW_RATE`).
+    pub rate: u32,
+    /// Frames that may come at once, above the rate.
+    pub burst: u8,
+}
+
+impl Port {
+    /// A station without a raw queue.
+    pub fn new(mac: [u8; 6]) -> Self {
+        Port { mac, raw: false, promiscuous: false, rate: 0, burst: 1 }
+    }
+}
+
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -78,6 +101,8 @@ pub(crate) struct Inner {
     pub(crate) limits: Limits,
     /// Queue pairs by number, for the completion queues that count their sends off.
     qps: Mutex<Vec<Option<Arc<Posted>>>>,
+    /// GIDs that were set.
+    gids: Mutex<[Option<Gid>; GIDS]>,
     /// How many of them are buried.
     buried: AtomicUsize,
     pub(crate) life: Arc<Life>,
@@ -122,6 +147,7 @@ impl Device {
         let life = Arc::new(Life::new(function.clone(), bar0.clone()));
         let commands = CommandRing::new(function.clone(), bar0.clone(), &bus, life.clone())?;
         let qps = Mutex::new(vec![None; limits.qps as usize]);
+        let gids = Mutex::new([None; GIDS]);
         let (owner, buried, numbers) = (options.owner, AtomicUsize::new(0), Mutex::new(()));
         Ok(Device(Arc::new(Inner {
             function,
@@ -132,6 +158,7 @@ impl Device {
             owner,
             limits,
             qps,
+            gids,
             buried,
             life,
             numbers,
@@ -174,6 +201,16 @@ impl Device {
     /// Version of the running firmware: major in the upper half, minor in the lower.
     pub fn firmware_version(&self) -> u32 {
         reg!(self.0.bar0, Registers, fw_version).read()
+    }
+
+    /// The link is up. Changes come as [`Event`](crate::Event)s of event queue 0.
+    pub fn link_up(&self) -> bool {
+        reg!(self.0.bar0, Registers, port).read() & 1 == 1
+    }
+
+    /// MTU of the port in bytes: what a frame holds beside its Ethernet header, VLAN tag and FCS.
+    pub fn mtu(&self) -> u32 {
+        reg!(self.0.bar0, Registers, port).read() >> 16
     }
 
     /// Clock rate in MHz.
@@ -224,13 +261,40 @@ impl Device {
                 c = c.with(set_gid::TAGGED, 1).with(set_gid::VLAN, vlan.into());
             }
         }
+        self.execute(&c)?;
+        if let Some(known) = self.0.gids.lock().unwrap_or_else(|e| e.into_inner()).get_mut(usize::from(index)) {
+            *known = gid;
+        }
+        let group = gid.and_then(|g| questions_for(g.ip));
+        self.set_multicast(index, group)
+    }
+
+    /// The GID table as far as this handle has set it.
+    pub fn gids(&self) -> [Option<Gid>; GIDS] {
+        *self.0.gids.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Sets or clears a multicast MAC that the raw queue hears. [`Device::set_gid`] sets the entry with the GID's number, so that
+    /// questions for its address are heard.
+    pub fn set_multicast(&self, index: u8, group: Option<[u8; 6]>) -> Result<()> {
+        let mut c = self.command(op::SET_MULTICAST).with(set_multicast::INDEX, index.into());
+        if let Some(mac) = group {
+            c = c.with(set_multicast::VALID, 1).with(set_multicast::MAC, mac_word(mac));
+        }
         self.execute(&c).map(drop)
     }
 
     /// Sets the station address, and which frames go to the raw queue.
-    pub fn set_port(&self, mac: [u8; 6], raw: bool, promiscuous: bool) -> Result<()> {
-        let c = self.command(op::SET_PORT).with(set_port::MAC, mac_word(mac));
-        let c = c.with(set_port::RAW_ON, raw.into()).with(set_port::PROMISCUOUS, promiscuous.into());
+    pub fn set_port(&self, port: &Port) -> Result<()> {
+        let hertz = u64::from(self.clock_mhz()) * 1_000_000;
+        let cycles = if port.rate == 0 { 0 } else { (hertz / u64::from(port.rate)).max(1) };
+        let c = self
+            .command(op::SET_PORT)
+            .with(set_port::MAC, mac_word(port.mac))
+            .with(set_port::RAW_ON, port.raw.into())
+            .with(set_port::PROMISCUOUS, port.promiscuous.into())
+            .with(set_port::RAW_BURST, port.burst.into())
+            .with(set_port::RAW_CYCLES, cycles);
         self.execute(&c).map(drop)
     }
 
@@ -334,6 +398,17 @@ impl Device {
 /// A MAC as the contract carries it: first wire byte lowest.
 pub(crate) fn mac_word(mac: [u8; 6]) -> u64 {
     mac.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b))
+}
+
+/// The multicast MAC on which questions for an address arrive (RFC 4291 and 2464); IPv4's are broadcast.
+pub(crate) fn questions_for(ip: IpAddr) -> Option<[u8; 6]> {
+    match ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(v6) => {
+            let o = v6.octets();
+            Some([0x33, 0x33, 0xff, o[13], o[14], o[15]])
+        }
+    }
 }
 
 /// An IP as the contract carries it: wire bytes, first lowest.

@@ -27,6 +27,7 @@ pub mod function;
 mod life;
 mod memory;
 mod mr;
+mod neighbour;
 mod post;
 mod posted;
 pub mod qp;
@@ -35,8 +36,9 @@ pub mod registers;
 mod testing;
 
 pub use cq::{Completion, Cq, Eq, Event, WcError};
-pub use device::{Device, Gid, Limits, OpenOptions};
+pub use device::{Device, Gid, Limits, OpenOptions, Port};
 pub use function::{Error, PciFunction, Result};
 pub use mr::{Access, Mr, Pd, Remote, Sge, Translation};
+pub use neighbour::{Network, NetworkOptions};
 pub use post::{Data, Flags, Operation, Post};
 pub use qp::Qp;

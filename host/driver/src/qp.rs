@@ -65,6 +65,8 @@ pub struct Path {
     pub gid: u8,
     /// Traffic class.
     pub traffic_class: u8,
+    /// VLAN priority (PCP, 0 to 7) of its frames, when the GID has a VLAN.
+    pub priority: u8,
     /// UDP source port.
     pub source_port: u16,
     /// READs that the peer may have outstanding here.
@@ -147,7 +149,7 @@ impl Drop for Body {
     }
 }
 
-/// A reliable connected queue pair in state `S`.
+/// A queue pair in state `S`.
 pub struct Qp<S: State> {
     pub(crate) body: Box<Body>,
     state: PhantomData<S>,
@@ -165,8 +167,22 @@ pub struct QpInfo {
 }
 
 impl Pd {
-    /// Creates a queue pair in RESET.
+    /// Creates a reliable connected queue pair in RESET.
     pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset>> {
+        self.create(qp_type::RC, send_cq, recv_cq, sizes)
+    }
+
+    /// Creates the raw queue pair, of which there is one, ready: its SENDs are whole Ethernet frames without FCS, of 14 to 9,216
+    /// bytes, and complete when they have left; its receives get the frames that [`Device::set_port`] lets through.
+    pub fn create_raw_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Rts>> {
+        let qp = self.create(qp_type::RAW, send_cq, recv_cq, sizes)?;
+        qp.modify(attr::PORT, qp_state::INIT, &[(modify_qp::PORT, 1)])?;
+        qp.modify(0, qp_state::RTR, &[])?;
+        qp.modify(0, qp_state::RTS, &[])?;
+        Ok(qp.into_state())
+    }
+
+    fn create(&self, kind: u8, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset>> {
         let device = &self.0.device;
         let log2 = |n: u32, what: &str| match n {
             1..=0x8000 => Ok(n.next_power_of_two().ilog2()),
@@ -177,7 +193,7 @@ impl Pd {
         let recv = RingMemory::new(&device.0.bus, WQE_BLOCK << rq)?;
         let c = device
             .command(op::CREATE_QP)
-            .with(create_qp::TYPE, qp_type::RC.into())
+            .with(create_qp::TYPE, kind.into())
             .with(create_qp::SQ_LOG2, sq.into())
             .with(create_qp::RQ_LOG2, rq.into())
             .with(create_qp::PD, self.0.number.into())
@@ -264,6 +280,9 @@ impl Qp<Init> {
                     .hint("256, 512, 1024, 2048 and 4096 are possible"));
             }
         };
+        if path.priority > 7 {
+            return Err(Error::new(format!("a VLAN priority of {}", path.priority)).hint("0 to 7 are possible"));
+        }
         let (low, high) = ip_words(path.ip);
         let mask = attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
         let mask = mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
@@ -276,6 +295,7 @@ impl Qp<Init> {
             (modify_qp::GID, path.gid.into()),
             (modify_qp::TRAFFIC_CLASS, path.traffic_class.into()),
             (modify_qp::HOP_LIMIT, 64),
+            (modify_qp::PRIORITY, path.priority.into()),
             (modify_qp::DMAC, mac_word(path.mac)),
             (modify_qp::SPORT, path.source_port.into()),
             (modify_qp::DIP_LOW, low),
@@ -321,6 +341,13 @@ impl<S: CanReceive> Qp<S> {
         body.shared.recv.post(wr_id, 1);
         body.recv.ring();
         Ok(())
+    }
+}
+
+impl Qp<Rts> {
+    /// The send queue has room for this many blocks.
+    pub(crate) fn has_room(&self, blocks: u32) -> bool {
+        self.body.send_room() >= blocks
     }
 }
 

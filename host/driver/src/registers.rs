@@ -31,8 +31,7 @@ pub struct Registers {
     pub port: RO<u32>,
     _reserved3: u32,
     pub mac: RO<u64>,
-    pub raw_control: RW<u32>,
-    _reserved4: u32,
+    _reserved4: [u32; 2],
     pub fw_log_head: RO<u32>,
     pub parity_test: RW<u32>,
 }
@@ -64,7 +63,6 @@ check!(
     clock = CLOCK,
     port = PORT,
     mac = MAC,
-    raw_control = RAW_CONTROL,
     fw_log_head = FW_LOG_HEAD,
     parity_test = PARITY_TEST
 );

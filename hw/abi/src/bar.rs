@@ -94,8 +94,6 @@ registers! {
     PORT = 0x060, 4, Ro;
     /// Station address, first wire byte in bits 7:0.
     MAC = 0x068, 8, Ro;
-    /// Raw receive: bit 0 on, bit 1 promiscuous.
-    RAW_CONTROL = 0x070, 4, Rw;
     /// Write offset of the firmware's log ring (window at `FW_LOG`).
     FW_LOG_HEAD = 0x078, 4, Ro;
     /// For tests: while bit 4 is set, rows written to table bits 3:0 (`table::id`: QP_SEND, QP_RECV, CQ, EQ, KEY) are stored damaged, by one bit.

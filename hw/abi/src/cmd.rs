@@ -36,13 +36,15 @@ numbers! {
         DESTROY_QP = 13;
         /// Sets or clears one of the port's addresses; one that a QP uses stays.
         SET_GID = 14;
-        /// Sets the station address, and which frames the raw queue gets.
+        /// Sets the station address, and which frames the raw queue gets, how many at most.
         SET_PORT = 15;
         /// Finds an owner's objects.
         LIST_OWNED = 16;
         /// Destroys all that an owner has, in the order QPs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
         /// owner's refers to stays: the result is then IN_USE.
         RECLAIM = 17;
+        /// Sets or clears a multicast group that the raw queue hears.
+        SET_MULTICAST = 18;
     }
 }
 
@@ -326,11 +328,28 @@ layout! {
 layout! {
     /// SET_PORT.
     pub mod set_port: 64 {
-        /// Raw frames to the raw queue.
+        /// Frames that are not RoCE go to the raw queue: broadcast ones, those to the station's or a GID's MAC, or to a group of
+        /// SET_MULTICAST.
         RAW_ON = 32, 1;
         /// All of them.
         PROMISCUOUS = 33, 1;
+        /// Frames that may go there at once, at least 1 if the rate has a limit.
+        RAW_BURST = 40, 8;
         /// Station address, first wire byte lowest.
+        MAC = 64, 48;
+        /// Cycles in which one frame may go there, on average; 0 for no limit.
+        RAW_CYCLES = 128, 32;
+    }
+}
+
+layout! {
+    /// SET_MULTICAST.
+    pub mod set_multicast: 64 {
+        /// Index, below `table::MULTICASTS`.
+        INDEX = 32, 8;
+        /// 1 sets, 0 clears the entry.
+        VALID = 40, 1;
+        /// The group's MAC, first wire byte lowest.
         MAC = 64, 48;
     }
 }

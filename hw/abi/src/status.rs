@@ -113,8 +113,10 @@ names! {
         RX_OPCODE;
         /// Dropped: destination IP, MAC or VLAN is none of ours.
         RX_ADDRESS;
-        /// Dropped: raw frame while the raw queue is off, filtered, full or over its rate.
+        /// Dropped: raw frame while the raw queue is off, filtered, or without a receive that holds it.
         RX_RAW_DROPPED;
+        /// Dropped: raw frame over the rate of the raw queue.
+        RX_RAW_RATE;
         /// Dropped: no such QP, or it is not in a state that receives.
         RX_QP_STATE;
         /// Dropped: opcode's transport is not the QP's.
@@ -145,6 +147,8 @@ names! {
         STALE_GENERATION;
         /// Frames sent.
         TX_FRAMES;
+        /// Raw frames among them.
+        TX_RAW;
         /// Data packets sent again.
         TX_RETRANSMITTED;
         /// ACKs sent.

@@ -16,6 +16,7 @@ numbers! {
         MTT = 7;
         GID = 8;
         PORT = 9;
+        MULTICAST = 10;
     }
 }
 
@@ -283,13 +284,30 @@ layout! {
 }
 
 layout! {
-    /// The port (index 0).
+    /// The port (index 0). Not RoCE, and so for the raw queue, is what no GID row matches.
     pub mod port: 64 {
         /// Station address, first wire byte lowest.
         MAC = 0, 48;
-        /// Hand non-RoCE frames to the raw queue.
+        /// Hand frames that are not RoCE to the raw queue: broadcast ones, those to this MAC, to a GID's, or to a multicast row's.
         RAW_ON = 48, 1;
         /// Hand all non-RoCE frames to the raw queue, whatever their destination.
         PROMISCUOUS = 49, 1;
+        /// Frames that may go to the raw queue at once.
+        RAW_BURST = 56, 8;
+        /// Cycles in which one more may; 0: any number.
+        RAW_CYCLES = 64, 32;
+    }
+}
+
+/// Multicast groups that the raw queue hears.
+pub const MULTICASTS: usize = 16;
+
+layout! {
+    /// A multicast group whose frames go to the raw queue.
+    pub mod multicast: 64 {
+        /// The entry exists.
+        VALID = 0, 1;
+        /// Its MAC, first wire byte lowest.
+        MAC = 64, 48;
     }
 }

@@ -260,14 +260,14 @@ pub struct TxFault {
     pub cause: Bits<8>,
 }
 
-/// A requester frame left for the MAC. Source: wire/egress. Sink: transport/completer (timers).
+/// A requester frame left for the MAC. Source: wire/egress. Sink: transport/completer (timers, raw queue pair).
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct TxLeft {
     /// QP.
     pub qpn: Qp,
     /// PSN.
     pub psn: Psn,
-    /// It asks for an answer (AckReq, or a READ).
+    /// It asks for an answer (AckReq, or a READ). Else it is a raw frame, which is thereby done.
     pub expects: Bit,
 }
 

@@ -6,11 +6,12 @@ mod core;
 
 pub use crate::core::{SetupError, core_clock, core_model, core_verilog};
 use driver::qp::{Init, Path, QpSizes, Rts, SendOptions};
-use driver::{Access, Cq, Device, Eq, Gid, OpenOptions, Pd, Qp, Result};
+use driver::{Access, Cq, Device, Eq, Gid, Network, NetworkOptions, OpenOptions, Pd, Port, Qp, Result};
 use fabric::{Fabric, Shared, SimFunction};
 use nic::{Fs, LinkRate, NS, Nic, NicOptions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// What the two hosts and the cable are like.
 #[derive(Clone, Debug)]
@@ -67,6 +68,8 @@ pub struct Testbed {
     pub fabric: Shared,
     /// The hosts.
     pub hosts: [Host; 2],
+    /// MAC by which each is reached.
+    macs: [[u8; 6]; 2],
 }
 
 /// A connected pair of QPs with a completion queue each.
@@ -100,6 +103,8 @@ pub struct Connect {
     pub send: SendOptions,
     /// What peers may do.
     pub access: Access,
+    /// VLAN priority.
+    pub priority: u8,
 }
 
 impl Default for Connect {
@@ -111,6 +116,7 @@ impl Default for Connect {
             psn: 0,
             send: SendOptions::default(),
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+            priority: 0,
         }
     }
 }
@@ -137,13 +143,14 @@ impl Testbed {
                 true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into())),
             };
             let gid = Gid { ip, mac: [2, 0, 0, 0, 0, number], vlan: setup.vlan };
-            device.set_port(gid.mac, false, false)?;
+            device.set_port(&Port::new(gid.mac))?;
             device.set_gid(0, Some(gid))?;
             let (pd, eq) = (device.create_pd()?, device.create_eq(1024, 0, 0, 0)?);
             Ok(Host { device, pd, eq, gid })
         };
         let hosts = both(&fabric, [0, 1].map(|i| move || host(i)))?;
-        Ok(Testbed { fabric, hosts })
+        let macs = hosts.each_ref().map(|h| h.gid.mac);
+        Ok(Testbed { fabric, hosts, macs })
     }
 
     /// The simulation, locked. Drop it before the driver is used again.
@@ -166,6 +173,31 @@ impl Testbed {
         self.sim().advance();
     }
 
+    /// Opens the networks of both hosts and lets each ask for the other's MAC, by which QPs are connected from now on, instead of
+    /// being told. Who keeps the networks, and polls them, answers for the hosts' addresses.
+    pub fn discover(&mut self) -> Result<[Network; 2]> {
+        let open = |h: &Host| {
+            let options = NetworkOptions { retry: Duration::from_millis(1), ..NetworkOptions::new(h.gid.mac) };
+            Network::open(&h.device, &h.eq, &options)
+        };
+        let mut networks = both(&self.fabric, self.hosts.each_ref().map(|h| || open(h)))?;
+        for to in 0..2 {
+            self.macs[to] = loop {
+                networks[to].poll()?;
+                if let Some(mac) = networks[1 - to].try_resolve(0, self.hosts[to].gid.ip)? {
+                    break mac;
+                }
+                self.relax();
+            };
+        }
+        Ok(networks)
+    }
+
+    /// A host's address as its peers see it.
+    fn peer(&self, host: usize) -> Gid {
+        Gid { mac: self.macs[host], ..self.hosts[host].gid }
+    }
+
     /// Creates and connects a pair of QPs, one on each host.
     pub fn connect(&self, c: &Connect) -> Result<Pair> {
         Ok(self.connect_many(c, 1)?.remove(0))
@@ -180,7 +212,7 @@ impl Testbed {
             made.into_iter().zip(qpns).map(|((qp, cq), qpn)| Ok(End { qp: ready(qp, peer, *qpn, c)?, cq })).collect()
         };
         let ([a, b], [of_a, of_b]) = (made, &qpns);
-        let [gid_a, gid_b] = self.hosts.each_ref().map(|h| h.gid);
+        let [gid_a, gid_b] = [0, 1].map(|h| self.peer(h));
         let ends = [(a, gid_b, of_b), (b, gid_a, of_a)].map(|(made, peer, qpns)| move || connect(made, peer, qpns));
         let [a, b] = both(&self.fabric, ends)?;
         Ok(a.into_iter().zip(b).map(|(a, b)| Pair { a, b }).collect())
@@ -188,17 +220,17 @@ impl Testbed {
 
     /// Creates and connects a pair of QPs on the hosts with these numbers, which may be one and the same.
     pub fn connect_hosts(&self, hosts: [usize; 2], c: &Connect) -> Result<Pair> {
-        let [a, b] = hosts.map(|h| &self.hosts[h]);
-        let ((qa, ca), (qb, cb)) = (create(a, c)?, create(b, c)?);
+        let [a, b] = hosts.map(|h| self.peer(h));
+        let [(qa, ca), (qb, cb)] = [create(&self.hosts[hosts[0]], c)?, create(&self.hosts[hosts[1]], c)?];
         let (na, nb) = (qa.qpn(), qb.qpn());
-        Ok(Pair { a: End { qp: ready(qa, b.gid, nb, c)?, cq: ca }, b: End { qp: ready(qb, a.gid, na, c)?, cq: cb } })
+        Ok(Pair { a: End { qp: ready(qa, b, nb, c)?, cq: ca }, b: End { qp: ready(qb, a, na, c)?, cq: cb } })
     }
 
     /// Creates a QP that is connected with itself.
     pub fn connect_to_itself(&self, host: usize, c: &Connect) -> Result<End> {
         let (qp, cq) = create(&self.hosts[host], c)?;
         let qpn = qp.qpn();
-        Ok(End { qp: ready(qp, self.hosts[host].gid, qpn, c)?, cq })
+        Ok(End { qp: ready(qp, self.peer(host), qpn, c)?, cq })
     }
 }
 
@@ -225,6 +257,7 @@ fn ready(qp: Qp<Init>, peer: Gid, qpn: u32, c: &Connect) -> Result<Qp<Rts>> {
         mtu: c.mtu,
         gid: 0,
         traffic_class: 0,
+        priority: c.priority,
         source_port: 0xc000 | (qpn as u16 & 0x3fff),
         max_dest_reads: 16,
         min_rnr_timer: 1,

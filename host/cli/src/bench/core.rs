@@ -33,6 +33,7 @@ pub fn figures(gen4: bool, board: bool, only: &str) -> Result<Vec<Figure>> {
     b.bandwidth()?;
     b.messages()?;
     b.latency()?;
+    b.loopback()?;
     b.loss()?;
     b.control()?;
     b.speed()?;
@@ -166,6 +167,25 @@ impl Bench {
                 times.push((bed.cycle() - start) as f64 * 0.004);
             }
             self.figures.push(Figure::at_most(name, quantile(&mut times, 0.5), "us", 1.6, Some(1.3)));
+        }
+        Ok(())
+    }
+
+    fn loopback(&mut self) -> Result<()> {
+        let name = "1 MiB Write, MTU 4096, loopback";
+        if self.wants(name) {
+            let bed = Testbed::new(&self.setup)?;
+            let load = Load { kind: Kind::Write, len: MIB, offset: 0, depth: 4, signal: 1, messages: 12, both: false };
+            let buffers = Buffers::on(&bed, [0, 0], MIB)?;
+            let mut pairs = [bed.connect_hosts([0, 0], &Connect::default())?];
+            let r = run(&bed, &mut pairs, &buffers, &load)?;
+            // All of it leaves the host's memory and comes back: the writes share their direction with the requests of the
+            // reads. Behind that stands a beat of 64 bytes a cycle, 65 for a frame.
+            let pcie = self.setup.nic.pcie.gbps * 512.0 / (512.0 + 2.0 * 24.0 + 24.0);
+            let limit = pcie.min(128.0 * 64.0 / 65.0);
+            let mut f = Figure::at_least(name, r.gbps, "Gb/s", 97.0, Some(limit));
+            f.pcie = Some(r.pcie);
+            self.figures.push(f);
         }
         Ok(())
     }

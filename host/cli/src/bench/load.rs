@@ -62,9 +62,14 @@ pub struct Buffers {
 impl Buffers {
     /// Regions of `len` bytes (and some more for offsets).
     pub fn new(bed: &Testbed, len: usize) -> Result<Self> {
+        Self::on(bed, [0, 1], len)
+    }
+
+    /// The same on the hosts of the two ends.
+    pub fn on(bed: &Testbed, hosts: [usize; 2], len: usize) -> Result<Self> {
         let rw = driver::Access::LOCAL_WRITE | driver::Access::REMOTE_WRITE | driver::Access::REMOTE_READ;
         let alloc = |i: usize| bed.hosts[i].pd.alloc(len + 4096, rw);
-        Ok(Buffers { mr: [alloc(0)?, alloc(1)?] })
+        Ok(Buffers { mr: [alloc(hosts[0])?, alloc(hosts[1])?] })
     }
 }
 

@@ -52,8 +52,6 @@ pub struct ControlPlane<const W: usize> {
     /// Clock in cycles.
     pub now: Signal<Out, Bits<48>>,
     pub link_up: Signal<In, Bit>,
-    /// `bar::RAW_CONTROL`.
-    pub raw_control: Signal<Out, Bits<2>>,
     /// `bar::PARITY_TEST`.
     pub parity_test: Signal<Out, Bits<5>>,
     /// A row of context was found damaged, in this cycle.
@@ -171,7 +169,6 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.clock_q.d.next = self.clock_q.q.val() + 1;
         self.registers.now.next = self.clock_q.q.val();
         self.now.next = self.clock_q.q.val().get_bits::<48>(0);
-        self.raw_control.next = self.registers.host.val().raw_control;
         self.parity_test.next = self.registers.host.val().parity_test;
         self.mmio.damage.next = self.damage.val();
         self.registers.log_word.next = self.mmio.log_word.val();

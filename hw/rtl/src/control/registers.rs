@@ -37,8 +37,6 @@ pub struct HostRegisters {
     pub cmd_log2: Bits<3>,
     /// `bar::CMD_PRODUCER`.
     pub cmd_producer: Bits<32>,
-    /// `bar::RAW_CONTROL`.
-    pub raw_control: Bits<2>,
     /// `bar::PARITY_TEST`.
     pub parity_test: Bits<5>,
 }
@@ -195,9 +193,6 @@ impl Logic for Registers {
         if word == elab!(at(bar::CMD_PRODUCER)) && w_high {
             s.cmd_producer = high_data;
         }
-        if word == elab!(at(bar::RAW_CONTROL)) && w_low {
-            s.raw_control = low_data.get_bits::<2>(0);
-        }
         if word == elab!(at(bar::PARITY_TEST)) && w_high {
             s.parity_test = high_data.get_bits::<5>(0);
         }
@@ -316,9 +311,6 @@ impl Logic for Registers {
                 }
                 if word == elab!(at(bar::MAC)) {
                     value = status.mac.cast::<64>();
-                }
-                if word == elab!(at(bar::RAW_CONTROL)) {
-                    value = s.raw_control.cast::<64>();
                 }
                 if word == elab!(at(bar::FW_LOG_HEAD)) {
                     value = cat!(64; bits::<27>(0), s.parity_test, f.log_head);

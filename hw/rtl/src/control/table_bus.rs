@@ -53,7 +53,7 @@ const fn takers(table: u8) -> u64 {
         id::EQ => 1 << EVENT | 1 << DOORBELL,
         id::KEY | id::MTT => 1 << MMU,
         id::GID => 1 << INGRESS | 1 << TRANSMIT,
-        id::PORT => 1 << INGRESS,
+        id::PORT | id::MULTICAST => 1 << INGRESS,
         _ => 0,
     }
 }

@@ -149,7 +149,7 @@ impl<const W: usize> Logic for Loopback<W> {
 
         // Our addresses.
         let req = self.table.val();
-        if self.table_we.val() && req.table == id::PORT && !req.index.any() {
+        if self.table_we.val() && req.table == id::PORT {
             self.macs[0].d.next = req.row.get_bits::<48>(elab!(port::MAC.lsb));
             self.own.d.next = self.own.q.val().replace_bit(0, true);
         }
@@ -270,7 +270,7 @@ impl<const W: usize> Logic for Loopback<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::{Rng, RngExt, SeedableRng};
+    use rand::{Rng, RngExt};
     use rand_chacha::ChaCha8Rng;
     use std::collections::VecDeque;
     use verilate::{Model, Options, bits as raw};
@@ -384,7 +384,7 @@ mod tests {
         let mut m = build::<W>();
         for seed in 0..verilate::scale(6) as u64 {
             start(&mut m);
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = verilate::rng(seed);
             let (mut tx, mut rx) = (Driver::default(), Driver::default());
             let (mut wire, mut turned, mut from_mac) = (vec![], VecDeque::new(), VecDeque::new());
             for _ in 0..80 {
@@ -502,7 +502,7 @@ mod tests {
         m.set("link_up", 0);
         m.set("mac_tx.ready", 0);
         m.tick();
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let frames = [PEER, PORT, GROUP, gid_mac(3), PEER].map(|d| frame(&mut rng, d));
         let (sent, arrived, counts) = send(&mut m, &frames, 3000);
         assert_eq!(arrived, [frames[1].clone(), frames[3].clone()]);
@@ -514,7 +514,7 @@ mod tests {
     fn a_cleared_address_is_no_longer_ours() {
         let mut m = build::<512>();
         start(&mut m);
-        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let mut rng = verilate::rng(2);
         let f = frame(&mut rng, gid_mac(15));
         assert_eq!(send(&mut m, std::slice::from_ref(&f), 500), (vec![], vec![f.clone()], [1, 0]));
         set_gid(&mut m, 15, false);
@@ -527,7 +527,7 @@ mod tests {
         start(&mut m);
         m.set("mac_tx.ready", 0);
         m.set("room", 0);
-        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut rng = verilate::rng(3);
         let frames = [PORT, PEER].map(|d| frame(&mut rng, d));
         assert_eq!(send(&mut m, &frames, 500).1, [] as [Vec<u8>; 0]);
         m.set("room", 1);

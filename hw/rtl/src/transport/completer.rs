@@ -10,8 +10,8 @@
 //! order, each with its completion. Then comes what the packet itself says: nothing, data of a READ, go back, wait, or
 //! the end of the QP. A READ in the way of an acknowledgement means that its response was lost: go back to it.
 //!
-//! Wake-up calls are its own business, which must leave in order with the packets: a timer is over, or a WQE cannot be
-//! executed. At most one is pending.
+//! Wake-up calls are its own business, which must leave in order with the packets: a timer is over, a WQE cannot be
+//! executed, or raw frames have left, which nobody else will acknowledge. At most one is pending.
 //!
 //! It waits for its result's place only. `GoBack` has a queue of its own; when that is full, the message is dropped and the
 //! timer tries again. The requester takes kicks always, and fault reports are taken when no wake-up call is pending.
@@ -57,7 +57,7 @@ pub struct Completer {
     pub op: Source<RxOp>,
     /// Calls that come back through `meta` in their turn.
     pub wake: Source<Qp>,
-    /// A packet left for the MAC; always ready.
+    /// A packet left for the MAC, or a raw frame; always ready.
     pub left: Sink<TxLeft>,
     pub fault: Sink<SendFault>,
     pub back: Source<GoBack>,
@@ -126,7 +126,11 @@ pub struct Completer {
     call: Reg<Bit>,
     busy: Reg<Bit>,
     call_fault: DFF<Bit>,
+    call_raw: DFF<Bit>,
     fired: DFF<Fired>,
+    /// Raw frames have left, up to this one, and no call was made.
+    raw: Reg<Bit>,
+    raw_left: DFF<TxLeft>,
 
     backs: Fifo<GoBack>,
     op_valid: Reg<Bit>,
@@ -199,7 +203,10 @@ impl Completer {
             call: Default::default(),
             busy: Default::default(),
             call_fault: Default::default(),
+            call_raw: Default::default(),
             fired: Default::default(),
+            raw: Default::default(),
+            raw_left: Default::default(),
             backs: Fifo::new(BACKS),
             op_valid: Default::default(),
             op_q: Default::default(),
@@ -216,9 +223,12 @@ impl Completer {
 impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, call, busy, op_valid, kick_valid, rvalid, count_q);
+        regs!(self, clock, rst, state, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
         dff_setup!(self, clock, m, said, now, generation, sent_q, todo, rec, rec_end, before, map, mapped);
-        dff_setup!(self, clock, at, want, place, moved, sample, sampled, call_fault, fired, op_q, kick_q, rdata);
+        dff_setup!(
+            self, clock, at, want, place, moved, sample, sampled, call_fault, call_raw, fired, raw_left, op_q, kick_q,
+            rdata
+        );
         clock!(self, clock, attributes, peers, rows, heads, ackeds, faults);
         clock_reset!(self, clock, rst, timers, backs);
 
@@ -292,11 +302,24 @@ impl Logic for Completer {
         self.faults.wdata.next = self.fault.data.val();
         let fired_now = self.timers.fired_valid.val() && !self.busy.q.val() && !self.fault.valid.val();
         self.timers.take.next = fired_now;
-        if fault_now || fired_now {
+        let raw_now = self.raw.q.val() && !self.busy.q.val() && !self.fault.valid.val() && !fired_now;
+        if raw_now {
+            self.raw.d.next = false;
+        }
+        if self.left.valid.val() && !self.left.data.val().expects {
+            self.raw.d.next = true;
+            self.raw_left.d.next = self.left.data.val();
+        }
+        if fault_now || fired_now || raw_now {
             self.busy.d.next = true;
             self.call.d.next = true;
             self.call_fault.d.next = fault_now;
+            self.call_raw.d.next = raw_now;
             self.fired.d.next = self.timers.fired.val();
+            if raw_now {
+                self.fired.d.next.qpn = self.raw_left.q.val().qpn;
+                self.fired.d.next.psn = self.raw_left.q.val().psn;
+            }
             if fault_now {
                 self.fired.d.next.qpn = self.fault.data.val().qpn;
             }
@@ -414,6 +437,9 @@ impl Logic for Completer {
                     }
                 } else if take {
                     self.m.d.next = incoming;
+                    if incoming.opcode == WAKE {
+                        self.m.d.next.psn = self.fired.q.val().psn;
+                    }
                     self.state.d.next = State::Fetch;
                 }
             }
@@ -430,6 +456,7 @@ impl Logic for Completer {
                     exists && runs(view.state) && !row.halted,
                     valid,
                     self.call_fault.q.val(),
+                    self.call_raw.q.val(),
                 );
                 self.said.d.next = says;
                 self.todo.d.next = if !says.counts || says.kind == SAYS_TIMER || says.kind == SAYS_FAULT {
@@ -636,6 +663,10 @@ impl Logic for Completer {
                     }
                 }
 
+                if said.call {
+                    // Its verdict is nobody's frame's.
+                    count = count & elab!(bits::<64>(u64::MAX << counter::RX_CE));
+                }
                 let emits = emit || ends;
                 if !emits || op_free {
                     self.now.d.next = new;

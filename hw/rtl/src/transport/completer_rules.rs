@@ -114,9 +114,9 @@ pub fn runs(state: Bits<3>) -> Bit {
     state == qp_state::RTS || state == qp_state::SQD
 }
 
-/// What packet `m` says. `valid`: its PSN is in flight.
+/// What packet `m` says. `valid`: its PSN is in flight. The call that raw frames have left is their ACK.
 #[hdl_fn]
-pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit) -> Said {
+pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit, call_raw: Bit) -> Said {
     let peer = m.sip == from.sip;
     let pkey = pkeys_match(m.pkey, from.pkey);
     let call = m.opcode == WAKE;
@@ -126,7 +126,13 @@ pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit)
     let is_data = m.opcode >= op::READ_RESPONSE_FIRST && m.opcode <= op::READ_RESPONSE_ONLY;
     let known = is_data || is_ack && (class == 0 || class == 1 || class == 3 && low <= 3);
     let kind: Bits<3> = if call {
-        if call_fault { SAYS_FAULT.to_bits() } else { SAYS_TIMER.to_bits() }
+        if call_fault {
+            SAYS_FAULT.to_bits()
+        } else if call_raw {
+            SAYS_ACK.to_bits()
+        } else {
+            SAYS_TIMER.to_bits()
+        }
     } else if is_data {
         SAYS_DATA.to_bits()
     } else if class == 0 {
@@ -140,7 +146,7 @@ pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit)
     };
     Said {
         kind,
-        counts: runs && (call || valid && known && peer && pkey),
+        counts: runs && if call { !call_raw || valid } else { valid && known && peer && pkey },
         runs,
         call,
         peer,

@@ -849,7 +849,14 @@ impl Live {
         Live { m, around, tick: TICK as u64 }
     }
     fn left(&mut self, psn: u64) {
-        let left = TxLeft { qpn: 1u64.to_bits(), psn: psn.to_bits(), expects: true };
+        self.leaves(psn, true);
+    }
+    /// A raw frame leaves: nobody else acknowledges it.
+    fn raw_left(&mut self, psn: u64) {
+        self.leaves(psn, false);
+    }
+    fn leaves(&mut self, psn: u64, expects: bool) {
+        let left = TxLeft { qpn: 1u64.to_bits(), psn: psn.to_bits(), expects };
         self.m.set_bytes("left.data", &bytes_of(left));
         self.m.set("left.valid", 1);
         self.cycle(None);
@@ -1047,4 +1054,31 @@ fn a_fault_behind_messages_that_asked_for_no_ack_sends_them_again() {
         assert_eq!(seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Back(100)]);
         assert_eq!(live.run(300, &[]), []);
     }
+}
+
+/// A raw frame is done when it has left, and those before it; its PSN is nobody's otherwise.
+#[test]
+fn raw_frames_complete_when_they_have_left() {
+    let setup = |r: &mut Reference| _ = (0..4).fold(r, |r, i| r.send(send_op::SEND, 60, i != 1));
+    let op = |text: &str| Event::Op(text.into());
+    let what = |seen: Vec<(u64, Event)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
+    let mut live = Live::new(setup);
+    live.raw_left(100);
+    assert_eq!(what(live.run(2, &[])), [op("cqe 0 status 0")]);
+    // Two leave before the call for the first is made.
+    live.raw_left(101);
+    live.raw_left(102);
+    assert_eq!(what(live.run(2, &[])), [op("cqe 3 status 0")]);
+    // What is done, or was never sent, is not done again.
+    live.raw_left(102);
+    assert_eq!(what(live.run(2, &[])), []);
+    live.raw_left(104);
+    assert_eq!(what(live.run(2, &[])), []);
+    // A failed frame completes in its turn.
+    live.fault(103, 0);
+    assert_eq!(what(live.run(2, &[])), [op("cqe 6 status 4")]);
+    // No timer runs for them.
+    let mut live = Live::new(setup);
+    live.raw_left(100);
+    assert_eq!(backs(&live.run(3000, &[])), [] as [u64; 0]);
 }

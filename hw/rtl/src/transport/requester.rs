@@ -12,6 +12,9 @@
 //! alone writes rows: between two picks it also does go backs, faults of frames, and the table bus. The front drops a pick
 //! whose QP the engine has in hand, and the engine's other work drops a QP from the front: so no row is stale.
 //!
+//! On the raw queue pair a SEND is a whole Ethernet frame: one packet, whatever the path MTU, with a PSN and a record like any
+//! other, which egress acknowledges when the frame has left.
+//!
 //! A QP stops (its *open* bit falls) when its window or its READs are used up, at a fence, or at a fault; a kick opens it again.
 //! A kick that crosses a QP in front or engine keeps it open, so none is lost.
 //!
@@ -38,7 +41,7 @@ use crate::{
 };
 use abi::{
     status::{cause, counter, wc},
-    table::{id, qp_send, qp_state},
+    table::{id, qp_send, qp_state, qp_type},
 };
 use hdl::prelude::*;
 
@@ -317,7 +320,14 @@ impl<const N: usize> Logic for Requester<N> {
         let last_ack = packet.last && (wqe.signaled || !next_posted || packet.again);
         let ack = !packet.read && (last_ack || full_units || packet.fills_window);
         let after = advanced(now, packet, wqe.blocks, ack);
-        let cost: Bits<13> = if packet.bytes < 64 { 64.into() } else { packet.bytes.get_bits::<13>(0) };
+        // A raw frame may be longer than a quantum, which it then uses up.
+        let cost: Bits<13> = if packet.bytes < 64 {
+            64.into()
+        } else if packet.bytes.get_bit(13) {
+            bits::<13>(QUANTUM)
+        } else {
+            packet.bytes.get_bits::<13>(0)
+        };
         let budget = self.budget.q.val();
         let spent = budget <= cost;
 
@@ -359,7 +369,7 @@ impl<const N: usize> Logic for Requester<N> {
             State::Check => {
                 let head = self.head.q.val();
                 let seen = head.seen;
-                let coming = packet_of(now, context.acked, wqe, left, context.attributes.mtu);
+                let coming = packet_of(now, context.acked, wqe, left, context.attributes);
                 self.packet.d.next = coming;
                 self.map.d.next = sge_map(self.sges.q.val());
                 self.at.d.next = now.offset;
@@ -440,7 +450,7 @@ impl<const N: usize> Logic for Requester<N> {
                             generation: context.state.generation,
                             request: true,
                             epoch: now.epoch,
-                            raw: false,
+                            raw: context.attributes.kind == qp_type::RAW,
                             opcode: opcode_of(wqe.opcode, packet.first, packet.last),
                             psn: now.psn,
                             ack_req: ack,

@@ -6,7 +6,7 @@ use crate::msg::{Acked, GoBack, Psn, QpView, QueueView};
 use abi::{
     queue::send_op,
     status::cause,
-    table::{qp_send, qp_state},
+    table::{qp_send, qp_state, qp_type},
 };
 use hdl::prelude::*;
 
@@ -127,15 +127,16 @@ fn psns_out(now: Progress, acked: Acked) -> Psn {
     if is_behind(now.psn, acked.psn, again) { 0.into() } else { now.psn - acked.psn }
 }
 
-/// The next packet of a message of which `left` bytes are left.
+/// The next packet of a message of which `left` bytes are left. A raw frame is one packet, whatever the path MTU.
 #[hdl_fn]
-pub fn packet_of(now: Progress, acked: Acked, wqe: Wqe, left: Bits<32>, mtu: Bits<3>) -> Packet {
+pub fn packet_of(now: Progress, acked: Acked, wqe: Wqe, left: Bits<32>, attributes: Attributes) -> Packet {
     let read = wqe.opcode == send_op::READ;
-    let most = mtu_bytes(mtu);
-    let rest = left <= most.cast::<32>();
+    let raw = attributes.kind == qp_type::RAW;
+    let most = mtu_bytes(attributes.mtu);
+    let rest = left <= most.cast::<32>() || raw;
     let bytes = if rest { left.get_bits::<14>(0) } else { most };
     let some = if bytes.any() { bytes } else { bits::<14>(1) };
-    let packets = packets_of(left, mtu);
+    let packets = if raw { bits::<24>(1) } else { packets_of(left, attributes.mtu) };
     let first = !now.offset.any();
     let opens_record = first && now.record == now.top;
     let crowd = opens_record && now.top - acked.record >= elab!(MESSAGES - 1);

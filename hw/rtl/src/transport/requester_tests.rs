@@ -42,6 +42,7 @@ struct Message {
 
 #[derive(Clone, Default)]
 struct Pair {
+    raw: bool,
     generation: u64,
     mtu: u8,
     max_reads: u64,
@@ -91,7 +92,8 @@ fn ahead(a: u32, b: u32) -> u32 {
 
 impl Pair {
     fn mtu_bytes(&self) -> u32 {
-        128 << self.mtu
+        // A raw frame is one packet.
+        if self.raw { 1 << 20 } else { 128 << self.mtu }
     }
 
     fn packets(&self, bytes: u32) -> u32 {
@@ -110,6 +112,8 @@ struct Bench {
     rng: ChaCha8Rng,
     pairs: Vec<Pair>,
     active: usize,
+    /// QP 0 is the raw one.
+    raw: bool,
     sq: [Option<(usize, u16)>; 2],
     acks: [Option<usize>; 2],
     views: [Option<usize>; 2],
@@ -152,6 +156,7 @@ impl Bench {
             rng: verilate::rng(seed),
             pairs: vec![Pair::default(); N],
             active,
+            raw: false,
             sq: [None; 2],
             acks: [None; 2],
             views: [None; 2],
@@ -183,6 +188,7 @@ impl Bench {
     fn load(&mut self, q: usize, psn: u32, mtu: u8) {
         let old = &self.pairs[q];
         let pair = Pair {
+            raw: self.raw && q == 0,
             generation: (old.generation + 1) & 0xff,
             epoch: old.epoch,
             mtu,
@@ -201,6 +207,8 @@ impl Bench {
         self.acks_due.retain(|a| a.1 != q);
         self.frame_faults.retain(|f| f.0 != q);
         let mut row = [0; 64];
+        let kind = if pair.raw { qp_type::RAW } else { qp_type::RC };
+        qp_send::TYPE.set(&mut row, kind.into());
         qp_send::MTU.set(&mut row, mtu as u64);
         qp_send::LOAD.set(&mut row, 1);
         qp_send::PD.set(&mut row, pair.pd);
@@ -232,6 +240,9 @@ impl Bench {
     }
 
     fn random_message(&mut self, q: usize) -> Message {
+        if self.pairs[q].raw {
+            return self.random_frame(q);
+        }
         let rng = &mut self.rng;
         let pair = &self.pairs[q];
         let opcode = [0, 0, 1, 2, 2, 3, 4, 4][rng.random_range(0..8)];
@@ -276,6 +287,39 @@ impl Bench {
             fence: rng.random_bool(0.1),
             inline_data,
             sges,
+            length,
+            va: rng.random(),
+            rkey: rng.random(),
+            imm: rng.random(),
+            bad: None,
+            began: None,
+            changed: None,
+        }
+    }
+
+    /// A SEND of the raw QP: a frame of 14 to 9,216 bytes.
+    fn random_frame(&mut self, q: usize) -> Message {
+        let rng = &mut self.rng;
+        let inlines = rng.random_bool(0.3);
+        let most = if inlines { 224 } else { [200, 9216][rng.random_range(0..2)] };
+        let length: u32 = rng.random_range(14..=most);
+        let mut data = vec![0; length as usize];
+        rng.fill_bytes(&mut data);
+        let mut cuts: Vec<u32> = (0..rng.random_range(0..4)).map(|_| rng.random_range(0..=length)).collect();
+        cuts.extend([0, length]);
+        cuts.sort_unstable();
+        let sges: Vec<_> = cuts.windows(2).map(|c| (rng.random(), rng.random(), c[1] - c[0])).collect();
+        let need = if inlines { (length as u16 + 32).div_ceil(64) } else { 1 + (sges.len() > 2) as u16 };
+        Message {
+            index: self.pairs[q].posted,
+            blocks: need,
+            claims: need,
+            opcode: send_op::SEND,
+            signaled: rng.random_bool(0.5),
+            solicited: rng.random(),
+            fence: false,
+            inline_data: inlines.then_some(data),
+            sges: if inlines { vec![] } else { sges },
             length,
             va: rng.random(),
             rkey: rng.random(),
@@ -365,7 +409,7 @@ impl Bench {
         assert_eq!(get("psn"), pair.psn as u64, "QP {q}");
         assert_eq!(get("payload"), bytes as u64);
         assert_eq!(get("again"), again as u64, "QP {q} {:x} {:x}", pair.psn, pair.high);
-        assert_eq!((get("request"), get("raw")), (1, 0));
+        assert_eq!((get("request"), get("raw")), (1, pair.raw as u64));
         assert_eq!(get("solicited"), (m.solicited && last && !read) as u64);
         if first && base != 0 || read {
             assert_eq!(get("va"), m.va.wrapping_add(pair.offset as u64));
@@ -819,6 +863,7 @@ fn random_traffic(cycles: usize, loss: f64, breaks: bool) {
     println!("seed {seed}");
     let active = 8;
     let mut b = Bench::new(seed, active);
+    b.raw = true;
     for q in 0..active {
         let (psn, mtu) = (start_psn(&mut b.rng), b.rng.random_range(1..=5));
         b.load_now(q, psn, mtu);
@@ -834,7 +879,7 @@ fn random_traffic(cycles: usize, loss: f64, breaks: bool) {
         if b.rng.random_bool(0.15) && b.room(q) && b.loading.is_none_or(|l| l.0 != q) {
             let mut message = b.random_message(q);
             if breaks && b.rng.random_bool(0.01) {
-                spoil(&mut b.rng, &mut message);
+                spoil(&mut b.rng, &mut message, b.pairs[q].raw);
             }
             b.post(q, message);
         }
@@ -914,7 +959,20 @@ fn random_traffic(cycles: usize, loss: f64, breaks: bool) {
 }
 
 /// Makes a message impossible.
-fn spoil(rng: &mut ChaCha8Rng, m: &mut Message) {
+fn spoil(rng: &mut ChaCha8Rng, m: &mut Message, raw: bool) {
+    if raw {
+        match rng.random_range(0..3) {
+            0 => (m.opcode, m.bad) = (rng.random_range(1..=8), Some(cause::WQE_OPCODE)),
+            1 if m.inline_data.is_some() => (m.length, m.bad) = (rng.random_range(0..14), Some(cause::WQE_LENGTH)),
+            2 if m.inline_data.is_none() => {
+                let length = [rng.random_range(0..14), rng.random_range(9217..40_000)][rng.random_range(0..2)];
+                (m.sges, m.length) = (vec![(0, 0, length)], length);
+                m.bad = Some(cause::WQE_LENGTH);
+            }
+            _ => {}
+        }
+        return;
+    }
     match rng.random_range(0..6) {
         0 => (m.opcode, m.bad) = (5 + rng.random_range(0..200), Some(cause::WQE_OPCODE)),
         1 if m.inline_data.is_none() => (m.length, m.bad) = (m.length.wrapping_add(1), Some(cause::WQE_LENGTH)),

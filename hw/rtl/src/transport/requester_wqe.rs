@@ -4,7 +4,7 @@ use abi::{
     queue::{MAX_MESSAGE, send_op, send_wqe, sge},
     status::{cause, wc},
     table::qp_type,
-    wire::op,
+    wire::{MAX_FRAME, len, op},
 };
 use hdl::prelude::*;
 
@@ -60,13 +60,20 @@ pub fn sges_of(block: Bits<512>, more: Bits<512>, count: Bits<3>) -> Bits<512> {
 #[hdl_fn]
 pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     let read = wqe.opcode == send_op::READ;
-    let known = wqe.opcode <= send_op::READ && kind == qp_type::RC && !(read && !max_reads.any());
+    let raw = kind == qp_type::RAW;
+    let known = if raw {
+        wqe.opcode == send_op::SEND
+    } else {
+        wqe.opcode <= send_op::READ && kind == qp_type::RC && !(read && !max_reads.any())
+    };
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
     let holds = if wqe.is_inline { !read } else { wqe.sges <= 2 || blocks >= 2 };
     // Inline data fill the blocks from byte 32 on.
     let room = cat!(32; bits::<23>(0), blocks, bits::<6>(0)) - 32;
-    let fits = if wqe.is_inline { wqe.length <= room } else { wqe.length <= MAX_MESSAGE };
+    let most: Bits<32> = if raw { bits::<32>(MAX_FRAME as u64) } else { bits::<32>(MAX_MESSAGE) };
+    let whole = !raw || wqe.length >= len::ETH as u64;
+    let fits = whole && if wqe.is_inline { wqe.length <= room } else { wqe.length <= most };
     if !known {
         bits::<8>(cause::WQE_OPCODE as u64)
     } else if !counts || !holds {

@@ -536,9 +536,9 @@ impl<const W: usize> Logic for Egress<W> {
         if self.left.ready.val() {
             self.leaving.d.next = false;
         }
-        if sent && about.expects {
+        if sent && (about.expects || about.raw) {
             self.leaving.d.next = true;
-            self.leaver.d.next = TxLeft { qpn: about.qpn, psn: about.psn, expects: true };
+            self.leaver.d.next = TxLeft { qpn: about.qpn, psn: about.psn, expects: about.expects };
         }
         self.left.valid.next = self.leaving.q.val();
         self.left.data.next = self.leaver.q.val();
@@ -546,6 +546,7 @@ impl<const W: usize> Logic for Egress<W> {
         let mut count: Bits<64> = 0.into();
         count = count.replace_bit(counter::TX_FRAMES, whole);
         count = count.replace_bit(counter::TX_RETRANSMITTED, whole && about.again);
+        count = count.replace_bit(counter::TX_RAW, whole && about.raw);
         count = count.replace_bit(counter::TX_ACK, whole && about.ack);
         count = count.replace_bit(counter::TX_NAK, whole && about.nak);
         count = count.replace_bit(counter::TX_PAUSED, sent && void);

@@ -18,12 +18,13 @@
 
 use super::be;
 use super::icrc::{Crc, is_good, keep_bytes, mask_headers};
-use super::parser::{Arrival, GIDS, Gid, Parsed, Parser, Port};
+use super::parser::{Arrival, GIDS, Gid, Parsed, Parser};
+use super::raw_filter::RawFilter;
 use crate::msg::{BufAddr, RxMeta};
 use crate::stream::{BeatSink, Fifo, Source, TablePort};
 use abi::{
     status::counter,
-    table::{gid, id, port},
+    table::{gid, id},
     wire,
 };
 use hdl::prelude::*;
@@ -65,7 +66,7 @@ pub struct Ingress<const W: usize> {
     pub mac: BeatSink<W>,
     /// With the last beat: the frame is damaged.
     pub mac_error: Signal<In, Bit>,
-    /// GID and PORT rows.
+    /// GID, PORT and MULTICAST rows.
     pub table: TablePort,
     /// Frames that passed all checks, in the order of arrival.
     pub meta: Source<RxMeta>,
@@ -83,7 +84,6 @@ pub struct Ingress<const W: usize> {
 
     gids: Arr<DFF<Gid>, GIDS>,
     gid_valid: Reg<Bits<16>>,
-    port: Reg<Port>,
     answer: DFF<Bits<512>>,
     answer_valid: Reg<Bit>,
 
@@ -105,6 +105,7 @@ pub struct Ingress<const W: usize> {
     beat: DFF<Bits<W>>,
     place: DFF<Place>,
     parser: Parser,
+    filter: RawFilter,
 
     live: Reg<Bit>,
     first: DFF<Bit>,
@@ -155,7 +156,6 @@ impl<const W: usize> Ingress<W> {
             accepted: Default::default(),
             gids: Default::default(),
             gid_valid: Default::default(),
-            port: Default::default(),
             answer: Default::default(),
             answer_valid: Default::default(),
             valid: Default::default(),
@@ -174,6 +174,7 @@ impl<const W: usize> Ingress<W> {
             beat: Default::default(),
             place: Default::default(),
             parser: Default::default(),
+            filter: Default::default(),
             live: Default::default(),
             first: Default::default(),
             masked: Default::default(),
@@ -220,14 +221,6 @@ fn gid_row(valid: Bit, g: Gid) -> Bits<512> {
     flags | put(g.vlan, elab!(gid::VLAN.lsb)) | put(g.mac, elab!(gid::MAC.lsb)) | put(g.ip, elab!(gid::IP_LOW.lsb))
 }
 
-/// The port row as the table bus reads it.
-#[hdl_fn]
-fn port_row(p: Port) -> Bits<512> {
-    put(p.mac, elab!(port::MAC.lsb))
-        | flag(p.raw_on, elab!(port::RAW_ON.lsb))
-        | flag(p.promiscuous, elab!(port::PROMISCUOUS.lsb))
-}
-
 /// The first 24 bytes of the frame once beat `number` is there; bytes still to come are noise.
 #[hdl_fn]
 fn front<const W: usize>(window: Bits<1024>, beat: Bits<W>, number: Bits<4>) -> Bits<192> {
@@ -270,11 +263,11 @@ fn bits_from<const W: usize>(from: usize) -> Bits<W> {
 impl<const W: usize> Logic for Ingress<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, gid_valid, port, answer_valid, valid, number, position, row, start, rows, lost);
+        regs!(self, clock, rst, gid_valid, answer_valid, valid, number, position, row, start, rows, lost);
         regs!(self, clock, rst, beat_valid, live, closing, sum_valid, found_valid, used, owned, holes, freed_now);
         dff_setup!(self, clock, gids, answer, data, bytes, last, error, window, beat, place, first, masked);
         dff_setup!(self, clock, pad, plain, sum_first, words, beat_sum, frame_sum, folded, found);
-        clock_reset!(self, clock, rst, parser, crc, fifo);
+        clock_reset!(self, clock, rst, parser, filter, crc, fifo);
         let capacity: Bits<20> = elab!(bits::<20>(self._rows.0 as u64));
         let row_mask: Bits<20> = elab!(bits::<20>(self._rows.0 as u64 - 1));
 
@@ -303,17 +296,12 @@ impl<const W: usize> Logic for Ingress<W> {
                     }
                 }
             } else {
-                answer = port_row(self.port.q.val());
-                if req.write {
-                    self.port.d.next = Port {
-                        mac: row.get_bits::<48>(elab!(port::MAC.lsb)),
-                        raw_on: row.get_bit(elab!(port::RAW_ON.lsb)),
-                        promiscuous: row.get_bit(elab!(port::PROMISCUOUS.lsb)),
-                    };
-                }
+                answer = self.filter.row.val();
             }
             self.answer.d.next = answer;
         }
+        self.filter.table.next = req;
+        self.filter.table_valid.next = self.table.valid.val() && !is_gid;
         self.answer_valid.d.next = self.table.valid.val() && !req.write;
         self.table.ready.next = true;
         self.table.rdata.next = self.answer.q.val();
@@ -410,10 +398,15 @@ impl<const W: usize> Logic for Ingress<W> {
             no_room: lost,
         };
         self.parser.gid_valid.next = self.gid_valid.q.val();
-        self.parser.port.next = self.port.q.val();
+        self.filter.gid_valid.next = self.gid_valid.q.val();
         for i in 0..GIDS {
             self.parser.gids[i].next = self.gids[i].q.val();
+            self.filter.gids[i].next = self.gids[i].q.val();
         }
+        self.filter.dmac.next = self.parser.dmac.val();
+        self.parser.wanted_raw.next = self.filter.wanted.val();
+        self.parser.raw_open.next = self.filter.open.val();
+        self.filter.taken.next = self.parser.raw_taken.val();
         let place = self.place.q.val();
         let ends = self.beat_valid.q.val() && place.last;
         self.closing[0].d.next = ends;

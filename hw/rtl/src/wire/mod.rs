@@ -6,6 +6,7 @@ pub mod headers;
 pub mod icrc;
 pub mod ingress;
 pub mod parser;
+pub mod raw_filter;
 #[cfg(test)]
 mod testing;
 pub mod transmit;

@@ -33,14 +33,6 @@ pub struct Gid {
     pub ip: Bits<128>,
 }
 
-/// The port row.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-pub struct Port {
-    pub mac: Bits<48>,
-    pub raw_on: Bit,
-    pub promiscuous: Bit,
-}
-
 /// What the intake knows of a frame at its end.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Arrival {
@@ -200,7 +192,12 @@ pub struct Parser {
     /// GID rows.
     pub gids: Arr<Signal<In, Gid>, GIDS>,
     pub gid_valid: Signal<In, Bits<16>>,
-    pub port: Signal<In, Port>,
+    /// For `wire/raw_filter`: destination of the frame behind its VLAN tag; a cycle later, whether the raw queue wants it; whether
+    /// its rate allows one; one is taken.
+    pub dmac: Signal<Out, Bits<48>>,
+    pub wanted_raw: Signal<In, Bit>,
+    pub raw_open: Signal<In, Bit>,
+    pub raw_taken: Signal<Out, Bit>,
     /// UDP length of the frame that ended `UDP_LEN_LATENCY` cycles ago.
     pub udp_len: Signal<Out, Bits<16>>,
     /// The verdict on the frame that ended `PARSER_LATENCY` cycles ago. `rows` are the frame's own.
@@ -303,8 +300,6 @@ impl Logic for Parser {
                 let same = gid.mac == p.dmac && gid.ip == p.dip && gid.ip6 == p.ip6;
                 matches = matches.replace_bit(i, self.gid_valid.val().get_bit(i) && same && same_vlan);
             }
-            let port = self.port.val();
-            let filter = port.promiscuous || p.dmac.get_bit(0) || p.dmac == port.mac;
             let l2: Bits<18> = if p.tagged { 18.into() } else { 14.into() };
             let udp_len = be::<384, 16>(p.bytes, 4);
             let header: Bits<18> = if p.ip6 { 40.into() } else { 20.into() };
@@ -319,7 +314,7 @@ impl Logic for Parser {
                 ce: p.ce,
                 sip: p.sip,
                 matches,
-                wanted_raw: port.raw_on && filter,
+                wanted_raw: self.wanted_raw.val(),
                 runt: p.arrival.len < 14,
                 cut: p.cut,
                 ip: p.ip4 || p.ip6,
@@ -344,6 +339,8 @@ impl Logic for Parser {
         }
 
         // The fields, as the opcode has them, and the first fault.
+        self.dmac.next = self.l3.q.val().dmac;
+        self.raw_taken.next = false;
         if self.stage[2].q.val() {
             let p = self.kind.q.val();
             let op = p.op;
@@ -372,6 +369,8 @@ impl Logic for Parser {
                 elab!(counter::RX_IP_CHECKSUM.to_bits())
             } else if roce && !p.lengths {
                 elab!(counter::RX_MALFORMED.to_bits())
+            } else if raw && !self.raw_open.val() {
+                elab!(counter::RX_RAW_RATE.to_bits())
             } else if roce || raw {
                 0.into()
             } else if datagram && p.roce_port {
@@ -383,6 +382,7 @@ impl Logic for Parser {
             } else {
                 elab!(counter::RX_RAW_DROPPED.to_bits())
             };
+            self.raw_taken.next = raw && !fault.any();
             let late = roce && (!op.known || p.bytes.get_bits::<4>(72).any());
 
             let pad = p.bytes.get_bits::<2>(76);

@@ -50,7 +50,7 @@ pub struct Transmit<const W: usize> {
     pub hurry: Signal<In, Bit>,
     /// First aborted frame of a QP and epoch. Nothing waits for its sink.
     pub fault: Source<TxFault>,
-    /// Requester frames that expect an answer. The sink must always be ready.
+    /// Requester frames that expect an answer, and raw ones. The sink must always be ready.
     pub left: Source<TxLeft>,
     /// Sequence number that the next accepted data frame gets.
     pub queued: Signal<Out, Bits<16>>,

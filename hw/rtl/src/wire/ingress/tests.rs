@@ -3,7 +3,10 @@
 use super::super::testing::{GOLDEN, captured, icrc_of, unhex};
 use super::*;
 use crate::msg::TableReq;
-use abi::wire::{OpInfo, len, op_info};
+use abi::{
+    table::{multicast, port},
+    wire::{OpInfo, len, op_info},
+};
 use rand::{Rng, RngExt, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -28,6 +31,7 @@ struct Setup {
     mac: [u8; 6],
     raw_on: bool,
     promiscuous: bool,
+    groups: Vec<[u8; 6]>,
 }
 
 enum Verdict {
@@ -93,7 +97,9 @@ fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     let whole = header != 0 && !cut;
     let ip4 = whole && header == 20 && frame[ip] >> 4 == 4;
     let ip6 = whole && header == 40 && frame[ip] >> 4 == 6;
-    let raw_wanted = setup.raw_on && (setup.promiscuous || frame[0] & 1 == 1 || frame[..6] == setup.mac);
+    let own = frame[..6] == setup.mac || setup.gids.iter().any(|g| g.mac == frame[..6]);
+    let heard = frame[..6] == [0xff; 6] || setup.groups.iter().any(|g| *g == frame[..6]);
+    let raw_wanted = setup.raw_on && (setup.promiscuous || own || heard);
     let base = RxMeta { rows: bits::<12>(size.div_ceil(beat) as u64), ..Default::default() };
     let raw = RxMeta { raw: true, payload: bits::<14>(size as u64), ..base };
 
@@ -228,6 +234,12 @@ fn configure(m: &mut Model, setup: &Setup) {
     port::RAW_ON.set(&mut row, setup.raw_on as u64);
     port::PROMISCUOUS.set(&mut row, setup.promiscuous as u64);
     rows.push((id::PORT, 0, row));
+    for (i, group) in setup.groups.iter().enumerate() {
+        let mut row = [0; 64];
+        multicast::VALID.set(&mut row, 1);
+        multicast::MAC.set(&mut row, mac(*group));
+        rows.push((id::MULTICAST, i, row));
+    }
     for (table, index, row) in &rows {
         access(m, *table, *index, true, row);
     }
@@ -497,7 +509,8 @@ fn setup(rng: &mut ChaCha8Rng) -> Setup {
         vlan: (i % 3 == 2).then(|| rng.random_range(1..4096)),
         ip: if i % 2 == 0 { vec![10, 0, 1, i] } else { (0..16).map(|k| k * 7 + i).collect() },
     });
-    Setup { gids: gids.collect(), mac, raw_on: true, promiscuous: false }
+    let groups = (0..3).map(|i| [0x33, 0x33, 0xff, 0, 0, i]).collect();
+    Setup { gids: gids.collect(), mac, raw_on: true, promiscuous: false, groups }
 }
 
 /// Every kind of frame: good, broken in one place with all else set right, broken after the fact, and garbage.
@@ -555,8 +568,10 @@ fn any_frame(rng: &mut ChaCha8Rng, setup: &Setup, largest: usize) -> Sent {
         _ => {
             f.resize(rng.random_range(1..=largest.max(1)), 0);
             rng.fill_bytes(&mut f);
-            if rng.random_bool(0.5) && f.len() > 6 {
-                f[..6].copy_from_slice(&to.mac);
+            let group = *setup.groups.choose(rng).unwrap();
+            let known = [to.mac, setup.mac, [0xff; 6], group];
+            if rng.random_bool(0.7) && f.len() > 6 {
+                f[..6].copy_from_slice(known.choose(rng).unwrap());
             }
         }
     }

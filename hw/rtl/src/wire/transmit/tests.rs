@@ -308,9 +308,8 @@ fn mix<const W: usize>() {
                 let comes = why == 0 && !behind;
                 expects += u64::from(
                     comes
-                        && head.request
-                        && !head.raw
-                        && (head.ack_req || head.opcode.value() == u64::from(op::READ_REQUEST)),
+                        && (head.raw
+                            || head.request && (head.ack_req || head.opcode.value() == u64::from(op::READ_REQUEST))),
                 );
                 aborted += u64::from(!comes);
                 frames += u64::from(comes);
