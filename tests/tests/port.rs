@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use testbed::{Connect, Setup, Testbed};
 
 /// Frames that left each NIC.
-type Seen = Arc<Mutex<[Vec<Vec<u8>>; 2]>>;
+type Seen = [Vec<Vec<u8>>; 2];
 
-/// A WRITE and a READ of a few packets between hosts in `vlan`, with VLAN priority 5 both ways; all frames.
+/// A WRITE and a READ of a few packets between the hosts, with VLAN priority 5 both ways; all frames.
 fn traffic(bed: &Testbed) -> Seen {
-    let seen = Seen::default();
+    let seen = Arc::new(Mutex::new(Seen::default()));
     let tap = seen.clone();
     bed.sim().tap(Some(Box::new(move |from, frame, _| tap.lock().unwrap()[from].push(frame.data.clone()))));
     let mut pair = bed.connect(&Connect { priority: 5, mtu: 1024, ..Connect::default() }).unwrap();
@@ -28,7 +28,8 @@ fn traffic(bed: &Testbed) -> Seen {
     pass(bed, 20);
     // The frames that are injected later find their QP.
     std::mem::forget(pair);
-    seen
+    bed.sim().tap(None);
+    std::mem::take(&mut *seen.lock().unwrap())
 }
 
 /// What NIC 1 counts for an injected frame.
@@ -53,7 +54,6 @@ fn frames_of_an_address_in_a_vlan_carry_its_tag_and_no_others_are_taken() {
     for ip6 in [false, true] {
         let bed = Testbed::new(&Setup { vlan: Some(77), ip6, ..Setup::default() }).unwrap();
         let seen = traffic(&bed);
-        let seen = seen.lock().unwrap();
         for (from, frames) in seen.iter().enumerate() {
             assert!(frames.len() > 3);
             for f in frames {
@@ -75,7 +75,6 @@ fn frames_of_an_address_in_a_vlan_carry_its_tag_and_no_others_are_taken() {
 fn an_address_without_a_vlan_takes_untagged_and_priority_tagged_frames_only() {
     let bed = Testbed::new(&Setup::default()).unwrap();
     let seen = traffic(&bed);
-    let seen = seen.lock().unwrap();
     assert!(seen.iter().flatten().all(|f| f[12..14] == [8, 0]));
     let write = &seen[0][0];
     assert_eq!(verdict(&bed, write.clone()), ["RX_DUPLICATE"]);
