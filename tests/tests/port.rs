@@ -61,10 +61,11 @@ fn frames_of_an_address_in_a_vlan_carry_its_tag_and_no_others_are_taken() {
             }
         }
         let write = &seen[0][0];
-        // A repeated WRITE is a duplicate, of any priority; in another VLAN, or in none, it is nobody's.
+        // A repeated WRITE is a duplicate, of any priority, drop eligible or not; in another VLAN, or in none, it is nobody's.
         assert_eq!(verdict(&bed, write.clone()), ["RX_DUPLICATE"]);
         assert_eq!(verdict(&bed, tagged(write, Some(2 << 13 | 77))), ["RX_DUPLICATE"]);
-        for tag in [Some(5 << 13 | 78), Some(5 << 13), Some(0x9000 | 77), Some(0xfff), None] {
+        assert_eq!(verdict(&bed, tagged(write, Some(0x1000 | 77))), ["RX_DUPLICATE"]);
+        for tag in [Some(5 << 13 | 78), Some(5 << 13), Some(0xa000 | 77 << 4), Some(0xfff), None] {
             assert_eq!(verdict(&bed, tagged(write, tag)), ["RX_ADDRESS"], "tag {tag:x?}");
         }
         assert_sound(&bed, "VLAN");
@@ -93,7 +94,7 @@ fn the_driver_sees_the_link_go_and_come() {
     told(&mut bed);
     for up in [false, true, false, true] {
         bed.sim().plug(0, up);
-        let want = Event { kind: event::PORT, number: 0, value: up.into() };
+        let want = Event { kind: event::PORT, number: 1, value: up.into() };
         assert_eq!(told(&mut bed), [vec![want], vec![want]]);
         assert_eq!(bed.hosts.each_ref().map(|h| h.device.link_up()), [up, up]);
     }
