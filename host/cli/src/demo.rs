@@ -7,7 +7,8 @@ use fabric::{Action, Capture, Match};
 use indicatif::{ProgressBar, ProgressStyle};
 use nic::LinkRate;
 use sha2::{Digest, Sha256};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use testbed::{Connect, Pair, Setup, Testbed};
 
@@ -17,25 +18,25 @@ pub struct Args {
     /// The file to move.
     file: PathBuf,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    #[arg(long, default_value_t = 4096, value_parser = mtu)]
+    #[arg(long, default_value_t = 4096, value_parser = mtu, allow_negative_numbers = true)]
     mtu: u32,
     /// Queue pairs that share the work, 1 to 64.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64), allow_negative_numbers = true)]
     qps: u16,
     /// Probability that a frame is lost, such as 1e-3.
     #[arg(long, default_value_t = 0.0, value_parser = probability, allow_negative_numbers = true)]
     loss: f64,
     /// Seed of all that is by chance.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     seed: u64,
     /// Link rate, such as 25G or 100G.
-    #[arg(long, default_value = "100G", value_parser = link_rate)]
+    #[arg(long, default_value = "100G", value_parser = link_rate, allow_hyphen_values = true)]
     link: f64,
     /// IPv6 instead of IPv4.
     #[arg(long)]
     ip6: bool,
     /// Datapath width in bits: 64, 128, 256 or 512.
-    #[arg(long, default_value_t = 512, value_parser = width)]
+    #[arg(long, default_value_t = 512, value_parser = width, allow_negative_numbers = true)]
     width: usize,
     /// Where to write the capture of the wire.
     #[arg(long, default_value = "demo.pcapng")]
@@ -52,6 +53,10 @@ fn probability(text: &str) -> std::result::Result<f64, String> {
     number.ok_or_else(|| "a probability from 0 to below 1, such as 1e-3".into())
 }
 
+fn seed(text: &str) -> std::result::Result<u64, String> {
+    text.parse().map_err(|_| format!("a whole number from 0 to {}", u64::MAX))
+}
+
 fn one_of<T: std::str::FromStr + PartialEq>(text: &str, these: &[T], names: &str) -> std::result::Result<T, String> {
     text.parse().ok().filter(|n| these.contains(n)).ok_or_else(|| names.into())
 }
@@ -64,6 +69,10 @@ fn width(text: &str) -> std::result::Result<usize, String> {
     one_of(text, &[64, 128, 256, 512], "64, 128, 256 or 512")
 }
 
+/// Longest file: it is held in memory four times, and takes an hour or so.
+const LARGEST: u64 = 4 << 30;
+/// A transfer that is going to take longer is announced, in seconds.
+const LONG: f64 = 30.0;
 /// Longest message of the transfer.
 const MESSAGE: usize = 1 << 20;
 /// Messages in flight per QP.
@@ -73,10 +82,13 @@ const PINGS: usize = 200;
 
 /// Runs the demo.
 pub fn run(args: &Args) -> Result<()> {
-    let file = std::fs::read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
-    if file.is_empty() {
-        bail!("{} is empty: nothing to move", args.file.display());
+    let file = read(&args.file)?;
+    if let (Ok(from), Ok(to)) = (args.file.canonicalize(), args.capture.canonicalize())
+        && from == to
+    {
+        bail!("the capture would overwrite {}: name another file with --capture", args.file.display());
     }
+    ctrlc::set_handler(interrupt).context("cannot handle Ctrl-C")?;
     let capture = Capture::create(&args.capture, &["nic0", "nic1"])
         .with_context(|| format!("cannot create {}", args.capture.display()))?;
     let setup = Setup { width: args.width, ip6: args.ip6, ..Setup::default() };
@@ -99,13 +111,12 @@ pub fn run(args: &Args) -> Result<()> {
     // The hosts find each other by ARP or neighbour discovery; they go on answering while these live.
     let _networks = bed.discover()?;
     let connect = Connect { mtu: args.mtu, ..Connect::default() };
+    let (cycles, connecting) = (bed.cycle(), Instant::now());
     let mut pairs = bed.connect_many(&connect, args.qps.into())?;
-    eprintln!(
-        "ready after {:.1} s: {} QP(s), {} on both sides",
-        started.elapsed().as_secs_f64(),
-        args.qps,
-        bed.hosts[0].gid.ip
-    );
+    let speed = (bed.cycle() - cycles) as f64 / connecting.elapsed().as_secs_f64();
+    let took = started.elapsed().as_secs_f64();
+    eprintln!("ready after {took:.1} s: {} QP(s), {} to {}", args.qps, bed.hosts[0].gid.ip, bed.hosts[1].gid.ip);
+    announce(args, file.len(), speed);
 
     let device = &bed.hosts[0].device;
     let firmware = device.firmware_version();
@@ -117,24 +128,81 @@ pub fn run(args: &Args) -> Result<()> {
         firmware & 0xffff
     );
 
+    // What was on the wire until then is kept, whatever the end.
+    let moved = move_file(args, &bed, &mut pairs, &file);
+    let incomplete = || format!("{} is incomplete", args.capture.display());
+    let capture = bed.sim().capture(None).with_context(incomplete)?;
+    let written = capture.finish().with_context(incomplete)?;
+    let packets = format!("{written} packets in {}", args.capture.display());
+    // The hosts end with this process: to destroy all objects in order would only make the user wait.
+    std::mem::forget((pairs, bed));
+    println!("{}\n{packets}", moved.context(packets.clone())?);
+    Ok(())
+}
+
+/// The file, if it is one that can be moved.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", path.display());
+    let about = std::fs::metadata(path).with_context(cannot)?;
+    if !about.is_file() {
+        bail!("{} is not a file", path.display());
+    }
+    if about.len() > LARGEST {
+        let gib = |n: u64| n as f64 / f64::from(1 << 30);
+        bail!("{} has {:.1} GiB; the demo moves up to {:.1} GiB", path.display(), gib(about.len()), gib(LARGEST));
+    }
+    let file = std::fs::read(path).with_context(cannot)?;
+    if file.is_empty() {
+        bail!("{} is empty: nothing to move", path.display());
+    }
+    Ok(file)
+}
+
+/// Says how long a large file is going to take, at `speed` cycles a second.
+fn announce(args: &Args, len: usize, speed: f64) {
+    let rate = args.link.min(args.width as f64 / 4.0) * payload_limit(args.mtu.into(), args.ip6, false);
+    // There by WRITE and back by READ, at 4 ns a cycle.
+    let cycles = 2.0 * len as f64 * 8.0 / rate / 4.0;
+    if cycles / speed > LONG {
+        eprintln!(
+            "{len} bytes there and back are {:.1} million cycles: about {:.0} min at the {:.0} kcycles/s of this machine \
+             (Ctrl-C ends it and keeps the capture)",
+            cycles / 1e6,
+            (cycles / speed / 60.0).ceil(),
+            speed / 1e3
+        );
+    }
+}
+
+/// Set by Ctrl-C.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// The first Ctrl-C asks the transfer to end, a second one ends the process.
+fn interrupt() {
+    if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        std::process::exit(130);
+    }
+}
+
+/// Moves the file by WRITE, READ and SEND, measures, and returns the table of figures.
+fn move_file(args: &Args, bed: &Testbed, pairs: &mut [Pair], file: &[u8]) -> Result<String> {
     let rw = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let source = bed.hosts[0].pd.alloc(file.len(), rw)?;
     let remote = bed.hosts[1].pd.alloc(file.len(), rw)?;
     let back = bed.hosts[0].pd.alloc(file.len(), rw)?;
-    source.write(0, &file);
+    source.write(0, file);
 
     let (cycles, wall) = (bed.cycle(), Instant::now());
-    let write = transfer(&bed, &mut pairs, file.len(), "WRITE", |at, len| {
+    let write = transfer(bed, pairs, file.len(), "WRITE", |at, len| {
         (Operation::Write(remote.remote(at)), source.sge(at, len))
     })?;
-    let read = transfer(&bed, &mut pairs, file.len(), "READ", |at, len| {
-        (Operation::Read(remote.remote(at)), back.sge(at, len))
-    })?;
-    compare(&file, &back, "read back")?;
-    digest(&bed, &mut pairs[0], &file, &remote)?;
-    compare(&file, &remote, "written to the peer")?;
-    let mut latency = pings(&bed, &mut pairs[0])?;
-    let rate = small_writes(&bed, &mut pairs)?;
+    let read =
+        transfer(bed, pairs, file.len(), "READ", |at, len| (Operation::Read(remote.remote(at)), back.sge(at, len)))?;
+    compare(file, &back, "read back")?;
+    digest(bed, &mut pairs[0], file, &remote)?;
+    compare(file, &remote, "written to the peer")?;
+    let mut latency = pings(bed, &mut pairs[0])?;
+    let rate = small_writes(bed, pairs)?;
     let (cycles, wall) = (bed.cycle() - cycles, wall.elapsed());
 
     let limit = args.link * payload_limit(args.mtu.into(), args.ip6, false);
@@ -161,14 +229,9 @@ pub fn run(args: &Args) -> Result<()> {
             format!("{:.1} s, two NICs", wall.as_secs_f64()),
         ),
     ];
-    println!("{}", table(&["", "figure", ""], &rows));
-    let incomplete = || format!("{} is incomplete", args.capture.display());
-    let capture = bed.sim().capture(None).with_context(incomplete)?;
-    let written = capture.finish().with_context(incomplete)?;
-    println!("{written} packets in {}", args.capture.display());
-    // The hosts end with this process: to destroy all objects in order would only make the user wait.
-    std::mem::forget((pairs, source, remote, back, bed));
-    Ok(())
+    // Nobody waits for their destruction.
+    std::mem::forget((source, remote, back));
+    Ok(table(&["", "figure", ""], &rows))
 }
 
 /// Moves `len` bytes in messages over all pairs; returns the nanoseconds from the first doorbell to the last completion.
@@ -184,6 +247,7 @@ fn transfer(
     let (start, mut next, mut done) = (bed.ns(), 0, 0);
     let mut flying = vec![0usize; pairs.len()];
     while done < len {
+        ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted after {done} of {len} bytes by {name}");
         for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
             while *flying < DEPTH && next < len {
                 let n = MESSAGE.min(len - next);

@@ -1,0 +1,65 @@
+//! What `ferroce demo` says to input that it cannot use: it names what, where, and what is possible, before it builds anything.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn says(args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_ferroce")).arg("demo").args(args).output().unwrap();
+    assert!(!out.status.success(), "{args:?} was taken");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+fn file(name: &str, bytes: &[u8]) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_bad_option_is_named_with_what_is_possible() {
+    let sound = file("sound", b"some bytes");
+    for (flag, value, possible) in [
+        ("--mtu", "1000", "256, 512, 1024, 2048 or 4096"),
+        ("--mtu", "-1", "256, 512, 1024, 2048 or 4096"),
+        ("--qps", "0", "1..=64"),
+        ("--qps", "65", "1..=64"),
+        ("--qps", "-3", "1..=64"),
+        ("--loss", "1", "from 0 to below 1"),
+        ("--loss", "-0.1", "from 0 to below 1"),
+        ("--loss", "much", "from 0 to below 1"),
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
+        ("--seed", "x", "from 0 to 18446744073709551615"),
+        ("--link", "0G", "from 1G to 400G"),
+        ("--link", "-5G", "from 1G to 400G"),
+        ("--link", "fast", "from 1G to 400G"),
+        ("--width", "100", "64, 128, 256 or 512"),
+    ] {
+        let text = says(&[flag, value, &sound]);
+        assert!(text.contains(flag) && text.contains(value) && text.contains(possible), "{flag} {value}: {text}");
+    }
+}
+
+#[test]
+fn a_bad_file_is_named() {
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    let (empty, sound) = (file("empty", b""), file("moved", b"some bytes"));
+    let large = file("large", b"");
+    std::fs::File::options().write(true).open(&large).unwrap().set_len(5 << 30).unwrap();
+    for (path, why) in [
+        ("/nonexistent/file", "No such file"),
+        (folder, "is not a file"),
+        ("/dev/zero", "is not a file"),
+        (empty.as_str(), "is empty"),
+        (large.as_str(), "up to 4.0 GiB"),
+    ] {
+        let text = says(&[path]);
+        assert!(text.contains(path) && text.contains(why), "{path}: {text}");
+    }
+    std::fs::remove_file(large).unwrap();
+    let there = format!("{folder}/nowhere/x.pcapng");
+    let text = says(&["--capture", &there, &sound]);
+    assert!(text.contains(&there) && text.contains("cannot create"), "{text}");
+    let text = says(&["--capture", &sound, &sound]);
+    assert!(text.contains("would overwrite"), "{text}");
+    assert_eq!(std::fs::read(&sound).unwrap(), b"some bytes");
+}
