@@ -213,7 +213,7 @@ pub struct TxHead {
     pub generation: Gen,
     /// From the requester: dropped before the wire when `epoch` is no longer the QP's.
     pub request: Bit,
-    /// Retry epoch of the requester.
+    /// Retry epoch of the requester; of a READ response, that of the response engine. An ACK has none.
     pub epoch: Bits<8>,
     /// A raw frame: the payload is the frame.
     pub raw: Bit,
@@ -520,13 +520,16 @@ pub struct ReadResource {
     pub length: Bits<32>,
 }
 
-/// Frames of an older epoch of this QP's requester are void. Source: transport/requester. Sink: wire/egress.
+/// Frames of an older epoch are void: those of this QP's requester, or its READ responses. Sources: transport/requester,
+/// transport/respond. Sink: wire/egress.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct EpochMark {
     /// QP.
     pub qpn: Qp,
     /// Epoch that counts from now on.
     pub epoch: Bits<8>,
+    /// Of READ responses.
+    pub response: Bit,
 }
 
 /// An access to BAR0 or BAR2. Source: the PCIe function.

@@ -7,8 +7,8 @@
 //! ```text
 //! req -> (Keys: 5 cycles) -> regions -> cut -> (Translate: 3 cycles) -> chunks
 //! ```
-//! Both FIFOs pass a message on at once while they are empty, and a contiguous region (or a fault) with nothing before it
-//! goes past the translation. Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
+//! Both FIFOs pass a message on at once while they are empty. A contiguous region with nothing before it is a chunk as it is:
+//! it goes past cut and translation, 4 cycles after the request. Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
 //! its own room.
 
 use super::{keys::Region, translate::Step};
@@ -48,6 +48,10 @@ pub struct Access {
     pub region: Signal<In, Region>,
     /// It is for this port.
     pub region_valid: Signal<In, Bit>,
+    /// The region that comes in the next cycle, which is contiguous; it is for this port; taken now, it will not come.
+    pub early: Signal<In, Region>,
+    pub early_valid: Signal<In, Bit>,
+    pub early_taken: Signal<Out, Bit>,
     /// To the translation; `port` is left to the MMU.
     pub step: Source<Step>,
     /// From the translation.
@@ -72,6 +76,9 @@ impl Default for Access {
             ask: Default::default(),
             region: Default::default(),
             region_valid: Default::default(),
+            early: Default::default(),
+            early_valid: Default::default(),
+            early_taken: Default::default(),
             step: Default::default(),
             done: Default::default(),
             done_valid: Default::default(),
@@ -108,11 +115,11 @@ impl Logic for Access {
         let fault = region.cause != 0;
         let last = fault || cut.left.cast::<15>() <= cut.room;
         let len = if last { cut.left } else { cut.room.get_bits::<14>(0) };
-        let fresh = self.region.val();
-        let alone = !waits && !self.booked.q.val().any();
-        let past = alone && self.region_valid.val() && (fresh.contiguous || fresh.cause != 0);
+        let early = self.early.val();
+        let past = self.early_valid.val() && !waits && !self.region_valid.val() && !self.booked.q.val().any();
+        self.early_taken.next = past;
         let may_step = self.booked.q.val() != bits::<5>(CHUNKS as u64);
-        let valid = (waits || self.region_valid.val()) && may_step && !past;
+        let valid = (waits || self.region_valid.val()) && may_step;
         let steps = valid && self.step.ready.val();
         self.step.valid.next = valid;
         self.step.data.next = Step {
@@ -124,7 +131,7 @@ impl Logic for Access {
         };
         self.regions.m.ready.next = steps && last;
         self.regions.s.data.next = self.region.val();
-        self.regions.s.valid.next = self.region_valid.val() && !past && (waits || !(steps && last));
+        self.regions.s.valid.next = self.region_valid.val() && (waits || !(steps && last));
         if steps {
             self.begun.d.next = !last;
             self.cut.d.next = Cut {
@@ -141,7 +148,7 @@ impl Logic for Access {
         let offers = queued || self.done_valid.val() || past;
         let mut chunk = self.done.val();
         if past {
-            chunk = Chunk { iova: fresh.iova, len: fresh.len, offset: 0.into(), last: true, cause: fresh.cause };
+            chunk = Chunk { iova: early.iova, len: early.len, offset: 0.into(), last: true, cause: early.cause };
         }
         self.chunk.data.next = if queued { self.chunks.m.data.val() } else { chunk };
         self.chunk.valid.next = offers;

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! request  taken, cut | AW valid
-//!                     | read buffer .. READ_LATENCY .. data | strobes, FIFO | W valid
+//!                     | read buffer .. READ_LATENCY .. data, strobes: W valid
 //! ```
 //!
 //! A request that finds the channel busy waits in a register. The cut of the next burst happens under the last beat of the one before: beats follow each other without a gap, and a
@@ -301,8 +301,7 @@ impl<const W: usize> Logic for DmaWriter<W> {
         let mut behind: Bits<64> = u64::MAX.into();
         from <<= step.lane;
         behind <<= step.upto;
-        self.beats.s.valid.next = arrives;
-        self.beats.s.data.next = BusBeat::<W> {
+        let arriving = BusBeat::<W> {
             data: if step.is_inline { self.inline_beats.rdata.val() } else { self.buf_data.val() },
             strobe: from & !behind,
             last: step.last,
@@ -310,14 +309,17 @@ impl<const W: usize> Logic for DmaWriter<W> {
         self.freed_now.d.next = if here { step.rows } else { 0.into() };
         self.freed.next = self.freed_now.q.val();
 
-        // To the bus.
-        let sent = self.beats.m.valid.val() && self.axi.w_ready.val();
-        let out = self.beats.m.data.val();
-        self.axi.w_valid.next = self.beats.m.valid.val();
+        // To the bus, past the FIFO if that is empty.
+        let queued = self.beats.m.valid.val();
+        let out = if queued { self.beats.m.data.val() } else { arriving };
+        let sent = (queued || arrives) && self.axi.w_ready.val();
+        self.axi.w_valid.next = queued || arrives;
         self.axi.w_data.next = out.data;
         self.axi.w_strb.next = out.strobe;
         self.axi.w_last.next = out.last;
         self.beats.m.ready.next = self.axi.w_ready.val();
+        self.beats.s.valid.next = arrives && (queued || !self.axi.w_ready.val());
+        self.beats.s.data.next = arriving;
         if beat && !sent {
             self.room.d.next = self.room.q.val() - 1;
             self.has_room.d.next = self.room.q.val() != 1;

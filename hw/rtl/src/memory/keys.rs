@@ -9,6 +9,7 @@
 //! ```text
 //! cycle    0       1     2          3              4          5
 //! ask    taken | read | read | subtract | compare, add | shift, add | region
+//!                                                      | contiguous: may be taken early
 //! ```
 //! One ask a cycle. Cannot deadlock: answers cannot be refused, and an ask waits for at most a table access. The table is
 //! swept clear after reset; asks and accesses wait meanwhile.
@@ -128,6 +129,14 @@ pub struct Keys {
     pub port: Signal<Out, Bit>,
     /// There is an answer.
     pub region_valid: Signal<Out, Bit>,
+    /// The answer that `region` will give in the next cycle, to a question about a contiguous region: it needs no more work.
+    pub early: Signal<Out, Region>,
+    /// Port that it is for, if `early_valid`.
+    pub early_port: Signal<Out, Bit>,
+    /// There is such an answer.
+    pub early_valid: Signal<Out, Bit>,
+    /// It is taken now; `region` leaves it out.
+    pub early_taken: Signal<In, Bit>,
     /// `abi::table::key` rows.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
@@ -159,6 +168,10 @@ impl Keys {
             region: Default::default(),
             port: Default::default(),
             region_valid: Default::default(),
+            early: Default::default(),
+            early_port: Default::default(),
+            early_valid: Default::default(),
+            early_taken: Default::default(),
             table: Default::default(),
             flip: Default::default(),
             bad: Default::default(),
@@ -220,6 +233,9 @@ impl Logic for Keys {
         for i in 1..5 {
             self.valid[i].d.next = self.valid[i - 1].q.val();
             self.ports[i].d.next = self.ports[i - 1].q.val();
+        }
+        if self.early_taken.val() {
+            self.valid[4].d.next = false;
         }
         // 1: it is being read.
         if self.valid[0].q.val() {
@@ -288,6 +304,9 @@ impl Logic for Keys {
 
         // 4: the first page.
         let checked = self.checked.q.val();
+        self.early.next = checked.region;
+        self.early_port.next = self.ports[3].q.val();
+        self.early_valid.next = self.valid[3].q.val() && checked.region.contiguous;
         let page: Bits<24> = match checked.region.shift {
             12 => checked.position.get_bits::<24>(12),
             16 => checked.position.get_bits::<24>(16),

@@ -6,7 +6,7 @@
 //! rx_req -> Access --+-> Keys -----+--> Access -> rx_chunk
 //! tx_req -> Access --+-> Translate +--> Access -> tx_chunk
 //! ```
-//! A request's first chunk is there 8 cycles after the request is taken, 5 if its region is contiguous and nothing is before it. Cannot deadlock: see the parts; neither side
+//! A request's first chunk is there 8 cycles after the request is taken, 4 if its region is contiguous and nothing is before it. Cannot deadlock: see the parts; neither side
 //! can hold the other up, as answers go into room that the asking port keeps free.
 
 use super::{
@@ -111,10 +111,15 @@ impl Logic for Mmu {
             let mine = self.keys.port.val() == (i == 1);
             self.ports[i].region.next = self.keys.region.val();
             self.ports[i].region_valid.next = self.keys.region_valid.val() && mine;
+            let mine = self.keys.early_port.val() == (i == 1);
+            self.ports[i].early.next = self.keys.early.val();
+            self.ports[i].early_valid.next = self.keys.early_valid.val() && mine;
             let mine = self.translate.port.val() == (i == 1);
             self.ports[i].done.next = self.translate.chunk.val();
             self.ports[i].done_valid.next = self.translate.chunk_valid.val() && mine;
         }
+
+        self.keys.early_taken.next = self.ports[0].early_taken.val() || self.ports[1].early_taken.val();
 
         let table = self.table.req.val();
         let is_mtt = table.table == bits::<4>(abi::table::id::MTT as u64);

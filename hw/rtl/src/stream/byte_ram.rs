@@ -6,8 +6,7 @@
 //! ```text
 //! cycle            0     1     2     3     4
 //! we, waddr, ..    A                              write: rotated into registers, in the banks at the end of cycle 1
-//! re, raddr              A                        a read one cycle after the write sees it
-//! bank address                 A
+//! re, raddr                    A                  a read two cycles after the write sees it
 //! bank output                        A  (then its register)
 //! rdata, rvalid                                A  in cycle 5: READ_LATENCY cycles after `re`
 //! ```
@@ -17,9 +16,9 @@ use crate::msg::BufAddr;
 use hdl::prelude::*;
 
 /// Cycles from `re` to `rdata` and `rvalid`.
-pub const READ_LATENCY: usize = 4;
+pub const READ_LATENCY: usize = 3;
 /// A read this many cycles after a write, or later, sees the written bytes.
-pub const WRITE_LATENCY: usize = 1;
+pub const WRITE_LATENCY: usize = 2;
 
 /// `x` rotated left by `n` bytes (towards higher byte numbers), `n` modulo W/8.
 #[hdl_fn]
@@ -74,7 +73,6 @@ pub struct ByteRam<const W: usize> {
     even_lanes: DFF<Bits<64>>,
     odd_lanes: DFF<Bits<64>>,
     reading: [Reg<Bit>; READ_LATENCY],
-    read_row: DFF<Bits<20>>,
     offset: [DFF<Bits<6>>; READ_LATENCY - 1],
     from_odd: [DFF<Bit>; READ_LATENCY - 2],
     /// The bytes that come from the odd bank.
@@ -108,7 +106,6 @@ impl<const W: usize> ByteRam<W> {
             even_lanes: Default::default(),
             odd_lanes: Default::default(),
             reading: Default::default(),
-            read_row: Default::default(),
             offset: Default::default(),
             from_odd: Default::default(),
             odd_bytes: Default::default(),
@@ -133,9 +130,7 @@ impl<const W: usize> Logic for ByteRam<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, writing, reading);
-        dff_setup!(
-            self, clock, write_row, write_data, even_lanes, odd_lanes, read_row, offset, from_odd, odd_bytes, out
-        );
+        dff_setup!(self, clock, write_row, write_data, even_lanes, odd_lanes, offset, from_odd, odd_bytes, out);
         clock!(self, clock, even, odd);
 
         // Write: rotate, and split the lanes between row r and row r+1.
@@ -168,7 +163,6 @@ impl<const W: usize> Logic for ByteRam<W> {
             self.reading[i].d.next = self.reading[i - 1].q.val();
         }
         if self.re.val() {
-            self.read_row.d.next = row_of::<W>(self.raddr.val());
             self.offset[0].d.next = offset_in::<W>(self.raddr.val());
         }
         for i in 1..READ_LATENCY - 1 {
@@ -176,10 +170,10 @@ impl<const W: usize> Logic for ByteRam<W> {
                 self.offset[i].d.next = self.offset[i - 1].q.val();
             }
         }
-        let row = self.read_row.q.val();
-        self.even.re.next = self.reading[0].q.val();
+        let row = row_of::<W>(self.raddr.val());
+        self.even.re.next = self.re.val();
         self.even.raddr.next = (row + 1) >> 1;
-        self.odd.re.next = self.reading[0].q.val();
+        self.odd.re.next = self.re.val();
         self.odd.raddr.next = row >> 1;
         if self.re.val() {
             self.from_odd[0].d.next = row_of::<W>(self.raddr.val()).get_bit(0);
@@ -222,7 +216,7 @@ mod tests {
         let mut memory = vec![0u8; size];
         // Reads under way, by the cycle in which they arrive.
         let mut reads: VecDeque<(u64, usize, Vec<u8>)> = VecDeque::new();
-        let mut written = (0, 0); // by the write of the last cycle, whose bytes a read may not touch in the same cycle
+        let mut written = [(0, 0); 2]; // by the writes of the last two cycles; a read may not touch bytes of this one and the last
         for cycle in 0..20_000u64 {
             assert_eq!(m.bit("rvalid"), reads.front().is_some_and(|r| r.0 == cycle), "cycle {cycle}");
             if m.bit("rvalid") {
@@ -238,19 +232,19 @@ mod tests {
             m.set("wbytes", bytes as u64);
             m.set_bytes("wdata", &data);
             // Reads see the writes of all earlier cycles.
-            let from = if rng.random_bool(0.3) { written.0 } else { rng.random_range(0..size) };
+            let from = if rng.random_bool(0.3) { written[1].0 } else { rng.random_range(0..size) };
             let read = rng.random_bool(0.7);
             let overlap = |a: usize, n: usize| (0..W / 8).any(|i| ((from + i + size - a) % size) < n);
-            let read = read && !(write && overlap(at, bytes));
+            let read = read && !(write && overlap(at, bytes)) && !overlap(written[0].0, written[0].1);
             m.set("re", read as u64);
             m.set("raddr", from as u64);
             if read {
                 let bytes = (0..W / 8).map(|i| memory[(from + i) % size]).collect();
                 reads.push_back((cycle + READ_LATENCY as u64, from, bytes));
             }
+            written = [if write { (at, bytes) } else { (0, 0) }, written[0]];
             if write {
                 (0..bytes).for_each(|i| memory[(at + i) % size] = data[i]);
-                written = (at, bytes);
             }
             m.tick();
         }

@@ -6,6 +6,9 @@
 //!         read row       record, SGEs      does it count?  ends, where we are  write row
 //!                                          3 more cycles per further record that it acknowledges
 //! ```
+//! A response that is announced (`soon`) in the cycle before it comes, while the engine is idle, has its rows read then, and leaves
+//! out `Fetch`.
+//!
 //! A response acknowledges all before it: the oldest record is retired again and again until `todo` PSNs are accounted for, in
 //! order, each with its completion. Then comes what the packet itself says: nothing, data of a READ, go back, wait, or
 //! the end of the QP. A READ in the way of an acknowledgement means that its response was lost: go back to it.
@@ -53,6 +56,9 @@ pub struct Completer {
     pub rst: Signal<In, Bit>,
     /// From dispatch.
     pub meta: Sink<RxMeta>,
+    /// Perhaps the next cycle brings a packet for this QP.
+    pub soon: Signal<In, Bits<24>>,
+    pub soon_valid: Signal<In, Bit>,
     /// To dispatch.
     pub op: Source<RxOp>,
     /// Calls that come back through `meta` in their turn.
@@ -91,6 +97,9 @@ pub struct Completer {
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
+    /// The rows of `early_qpn` are being read.
+    early: Reg<Bit>,
+    early_qpn: DFF<Bits<24>>,
     m: DFF<RxMeta>,
     said: DFF<Said>,
     now: DFF<Row>,
@@ -150,6 +159,8 @@ impl Completer {
             clock: Default::default(),
             rst: Default::default(),
             meta: Default::default(),
+            soon: Default::default(),
+            soon_valid: Default::default(),
             op: Default::default(),
             wake: Default::default(),
             left: Default::default(),
@@ -176,6 +187,8 @@ impl Completer {
             bad: Default::default(),
             count: Default::default(),
             state: Default::default(),
+            early: Default::default(),
+            early_qpn: Default::default(),
             m: Default::default(),
             said: Default::default(),
             now: Default::default(),
@@ -223,8 +236,8 @@ impl Completer {
 impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
-        dff_setup!(self, clock, m, said, now, generation, sent_q, todo, rec, rec_end, before, map, mapped);
+        regs!(self, clock, rst, state, early, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
+        dff_setup!(self, clock, early_qpn, m, said, now, generation, sent_q, todo, rec, rec_end, before, map, mapped);
         dff_setup!(
             self, clock, at, want, place, moved, sample, sampled, call_fault, call_raw, fired, raw_left, op_q, kick_q,
             rdata
@@ -270,29 +283,43 @@ impl Logic for Completer {
 
         // ---- Reads of the packet's QP, or of a row for the table bus.
         let incoming = self.meta.data.val();
-        let who = if take { incoming.qpn } else { table.index };
-        let read = take || (table_now && !table.write);
+        // They may be read a cycle ahead: then `Fetch` is this cycle.
+        let ahead = idle && self.soon_valid.val() && !self.meta.valid.val() && !self.table.valid.val();
+        self.early.d.next = ahead;
+        self.early_qpn.d.next = self.soon.val();
+        let here = self.early.q.val() && self.early_qpn.q.val() == incoming.qpn && incoming.opcode != WAKE;
+        let reads = (take && !here) || ahead;
+        let who = if table_now {
+            table.index
+        } else if ahead {
+            self.soon.val()
+        } else {
+            incoming.qpn
+        };
+        let read = reads || (table_now && !table.write);
         self.attributes.re.next = read;
         self.attributes.raddr.next = who;
-        self.peers.re.next = take;
+        self.peers.re.next = reads;
         self.peers.raddr.next = who;
         self.rows.re.next = read;
         self.rows.raddr.next = who;
         self.heads.re.next = read;
         self.heads.raddr.next = who.get_bits::<12>(0);
-        self.faults.re.next = take;
+        self.faults.re.next = reads;
         self.faults.raddr.next = who;
-        self.view_re.next = take;
+        self.view_re.next = reads;
         self.view_addr.next = who.get_bits::<12>(0);
-        self.sent_re.next = take;
+        self.sent_re.next = reads;
         self.sent_addr.next = who.get_bits::<12>(0);
-        self.timers.mark_re.next = take;
+        self.timers.mark_re.next = reads;
         self.timers.mark_addr.next = who.get_bits::<12>(0);
         let head = self.heads.rdata.val();
         let mut record: Bits<7> = head.get_bits::<7>(0);
-        let mut read_record = state == State::Fetch;
-        self.land_re.next = state == State::Fetch;
-        self.land_addr.next = cat!(24; bits::<8>(0), qp, head.get_bits::<4>(7));
+        let fetches = state == State::Fetch || take && here;
+        let fetch_qp = if idle { self.early_qpn.q.val().get_bits::<12>(0) } else { qp };
+        let mut read_record = fetches;
+        self.land_re.next = fetches;
+        self.land_addr.next = cat!(24; bits::<8>(0), fetch_qp, head.get_bits::<4>(7));
 
         // ---- Wake-up calls: a fault of the send side, or a timer.
         let fault_now = self.fault.valid.val() && !self.busy.q.val();
@@ -440,7 +467,7 @@ impl Logic for Completer {
                     if incoming.opcode == WAKE {
                         self.m.d.next.psn = self.fired.q.val().psn;
                     }
-                    self.state.d.next = State::Fetch;
+                    self.state.d.next = if here { State::Look } else { State::Fetch };
                 }
             }
             State::Fetch => {
@@ -705,7 +732,7 @@ impl Logic for Completer {
         }
 
         self.record_re.next = read_record;
-        self.record_addr.next = cat!(24; bits::<5>(0), qp, record);
+        self.record_addr.next = cat!(24; bits::<5>(0), fetch_qp, record);
 
         // ---- The end of a packet: row, copies, timer, messages to the requester.
         let done = state == State::Act && ends;

@@ -392,6 +392,7 @@ impl Around {
 
 impl Actor for Around {
     fn drive(&mut self, m: &mut Model) {
+        announce(m);
         let qps = &self.qps;
         self.view.drive(m, |[q]| {
             let state = qps.get(q as usize).map_or(0, |r| r.state) as u64;

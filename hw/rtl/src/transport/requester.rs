@@ -250,7 +250,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.back.ready.next = false;
         self.fault.ready.next = false;
         self.epoch.valid.next = false;
-        self.epoch.data.next = EpochMark { qpn: context.qpn, epoch: now.epoch };
+        self.epoch.data.next = EpochMark { qpn: context.qpn, epoch: now.epoch, response: false };
         self.refetch.valid.next = false;
         self.refetch.data.next = QueueIndex { queue: context.qpn, index: now.index };
         self.failed.valid.next = false;

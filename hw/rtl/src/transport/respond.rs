@@ -12,7 +12,8 @@
 //! Per QP: the READ resources [head, head + count) still to be answered, the next response PSN, and one ACK or NAK, the
 //! newest. It leaves only when no READ is left: past the transmit ring if none of the QP's READ responses can still be
 //! there, else through it. A READ makes a pending ACK superfluous. A duplicate READ puts the head back to its resource,
-//! and drops what was behind: its requester sends that again as well.
+//! and drops what was behind: its requester sends that again as well. It begins an *epoch*: what lies in the transmit ring of
+//! the responses before is void, else they would all go out in front of the one that is asked for.
 //!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
 //! intake goes on. Intake waits for nothing but, at a READ, the write channel to have performed the writes before it.
@@ -66,6 +67,8 @@ struct Debt {
     ack_syndrome: Bits<8>,
     /// A READ could not be read: after the NAK the QP says nothing more.
     silent: Bit,
+    /// Epoch of the READ responses.
+    epoch: Bits<8>,
     /// READ responses went out; all of them lie below this number in the transmit ring.
     framed: Bit,
     frame: Bits<16>,
@@ -96,6 +99,8 @@ pub struct Respond<const N: usize> {
     pub seg: Source<TxSeg>,
     /// ACKs and NAKs that need not wait for the transmit ring.
     pub quick: Source<TxHead>,
+    /// Epochs of READ responses. One is taken before a frame of it is sent.
+    pub epoch: Source<EpochMark>,
     /// Sequence number of the next frame that the transmit ring accepts; all frames below `gone` have left it.
     pub queued: Signal<In, Bits<16>>,
     pub gone: Signal<In, Bits<16>>,
@@ -147,6 +152,8 @@ pub struct Respond<const N: usize> {
     seg_q: DFF<TxSeg>,
     quick_valid: Reg<Bit>,
     quick_q: DFF<TxHead>,
+    mark_valid: Reg<Bit>,
+    mark_q: DFF<EpochMark>,
     error_valid: Reg<Bit>,
     error_q: DFF<QpError>,
     rvalid: Reg<Bit>,
@@ -163,6 +170,7 @@ impl<const N: usize> Default for Respond<N> {
             performed: Default::default(),
             seg: Default::default(),
             quick: Default::default(),
+            epoch: Default::default(),
             queued: Default::default(),
             gone: Default::default(),
             res_re: Default::default(),
@@ -201,6 +209,8 @@ impl<const N: usize> Default for Respond<N> {
             seg_q: Default::default(),
             quick_valid: Default::default(),
             quick_q: Default::default(),
+            mark_valid: Default::default(),
+            mark_q: Default::default(),
             error_valid: Default::default(),
             error_q: Default::default(),
             rvalid: Default::default(),
@@ -266,6 +276,9 @@ fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit, why: Bits<8>) -> 
             now.placed = true;
             now.begun = false;
             now.again = reply.again;
+            if reply.again {
+                now.epoch = debt.epoch + 1;
+            }
             slot = reply.slot;
         }
         if !goes_on || reply.again {
@@ -286,9 +299,22 @@ fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit, why: Bits<8>) -> 
 impl<const N: usize> Logic for Respond<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, intakes, waiting, seg_valid, quick_valid, error_valid, rvalid, count_q);
+        regs!(
+            self,
+            clock,
+            rst,
+            state,
+            intakes,
+            waiting,
+            seg_valid,
+            quick_valid,
+            mark_valid,
+            error_valid,
+            rvalid,
+            count_q
+        );
         dff_setup!(self, clock, qp, is_fault, item, item_cause, debt, head, generation, before, left, budget);
-        dff_setup!(self, clock, seg_q, quick_q, error_q, rdata);
+        dff_setup!(self, clock, seg_q, quick_q, mark_q, error_q, rdata);
         clock!(self, clock, attributes, debts, heads, answered);
         clock_reset!(self, clock, rst, work, scan);
 
@@ -305,11 +331,12 @@ impl<const N: usize> Logic for Respond<N> {
         // Who comes next: a row, a fault, a reply, a QP to be served.
         let go = self.go.data.val();
         let performed = !(self.performed.val() - go.ticket).get_bit(15);
-        let go_ready = self.go.valid.val() && (!go.reply.read || performed);
-        let outputs_free = !self.seg_valid.q.val() && !self.quick_valid.q.val();
+        let mark_free = !self.mark_valid.q.val();
+        let go_ready = self.go.valid.val() && (!go.reply.read || performed && mark_free);
+        let outputs_free = !self.seg_valid.q.val() && !self.quick_valid.q.val() && mark_free;
         let can_serve = self.scan.pick.valid.val() && outputs_free;
         let their_turn = can_serve && self.intakes.q.val() >= 4;
-        let take_row = idle && self.table.valid.val();
+        let take_row = idle && self.table.valid.val() && mark_free;
         let take_fault = idle && !self.table.valid.val() && self.fault.valid.val() && !self.error_valid.q.val();
         // The rows of another QP may be read in the last cycle of an intake already.
         let calm = !self.table.valid.val() && !self.fault.valid.val();
@@ -321,7 +348,7 @@ impl<const N: usize> Logic for Respond<N> {
         let may_serve = calm && (idle || ends_intake && self.scan.pick.data.val() != qp);
         let take_go = may_go && go_ready && !their_turn;
         let serve = may_serve && can_serve && !take_go;
-        self.table.ready.next = idle;
+        self.table.ready.next = idle && mark_free;
         self.fault.ready.next = take_fault;
         self.go.ready.next = take_go;
         self.scan.pick.ready.next = serve;
@@ -383,6 +410,7 @@ impl<const N: usize> Logic for Respond<N> {
             ack_msn: 0.into(),
             ack_syndrome: 0.into(),
             silent: false,
+            epoch: 0.into(),
             framed: false,
             frame: 0.into(),
         };
@@ -393,6 +421,11 @@ impl<const N: usize> Logic for Respond<N> {
         self.seg.valid.next = self.seg_valid.q.val();
         self.quick.data.next = self.quick_q.q.val();
         self.quick.valid.next = self.quick_valid.q.val();
+        self.epoch.data.next = self.mark_q.q.val();
+        self.epoch.valid.next = self.mark_valid.q.val();
+        if self.epoch.ready.val() {
+            self.mark_valid.d.next = false;
+        }
         self.error.data.next = self.error_q.q.val();
         self.error.valid.next = self.error_valid.q.val();
         if self.seg.ready.val() {
@@ -430,6 +463,10 @@ impl<const N: usize> Logic for Respond<N> {
                 if take_row {
                     if !table.write {
                         self.state.d.next = State::ReadWait;
+                    } else if load {
+                        self.mark_valid.d.next = true;
+                        self.mark_q.d.next =
+                            EpochMark { qpn: table.index.get_bits::<12>(0), epoch: 0.into(), response: true };
                     }
                 } else if take_fault || take_go {
                     self.state.d.next = State::TakeWait;
@@ -442,6 +479,10 @@ impl<const N: usize> Logic for Respond<N> {
             }
             State::Take => {
                 let good = known && may_send;
+                if good && owed.epoch != row.epoch {
+                    self.mark_valid.d.next = true;
+                    self.mark_q.d.next = EpochMark { qpn: qp, epoch: owed.epoch, response: true };
+                }
                 let at_once = may_at_once && !row.count.any() && !row.silent;
                 write = good && !at_once;
                 new_debt = owed;
@@ -551,6 +592,7 @@ impl<const N: usize> Logic for Respond<N> {
                 let mut frame = data;
                 frame.payload = len;
                 frame.again = debt.again;
+                frame.epoch = debt.epoch;
                 if emit {
                     self.seg_valid.d.next = true;
                     self.seg_q.d.next = TxSeg {

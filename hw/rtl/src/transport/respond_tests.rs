@@ -29,6 +29,9 @@ struct Reference {
     resources: [(u64, u64, u64, u64, u64); 16],
     ack: Option<(u64, u64, u64)>,
     silent: bool,
+    /// Restarts, and the epoch that was told.
+    epoch: u64,
+    told: u64,
     answered: u64,
     dropped: u64,
 }
@@ -48,6 +51,7 @@ impl Reference {
             }
             if !goes_on {
                 self.reads.clear();
+                self.epoch = (self.epoch + u64::from(r.again)) & 0xff;
             }
             let (start, ..) = self.resources[slot];
             let at = if goes_on { 0 } else { psn.wrapping_sub(start) & M24 };
@@ -138,6 +142,7 @@ impl Actor for Around {
         if self.rng.random_bool(0.1) && self.performed != self.ticket {
             self.performed = self.performed.wrapping_add(1);
         }
+        m.set("epoch.ready", self.rng.random_bool(0.7).into());
         m.set("queued", self.queued as u64);
         m.set("gone", self.gone as u64);
         m.set("performed", self.performed as u64);
@@ -147,6 +152,12 @@ impl Actor for Around {
         self.res.observe(m);
         let bits = m.get("count");
         (0..64).filter(|k| bits >> k & 1 != 0).for_each(|k| *self.counts.entry(k).or_default() += 1);
+        if m.bit("epoch.valid") && m.bit("epoch.ready") {
+            let mark = fields_of::<EpochMark>(m.bytes("epoch.data"));
+            let get = |k: &str| mark.get(k).copied().unwrap_or(0) as u64;
+            assert_eq!(get("response"), 1);
+            self.qps[get("qpn") as usize].told = get("epoch");
+        }
         // Frames, when they appear: what is taken in the same cycle came after them.
         for (i, name) in ["seg", "quick"].into_iter().enumerate() {
             let valid = m.bit(format!("{name}.valid").as_str());
@@ -164,6 +175,10 @@ impl Actor for Around {
                     (head("opcode") as u8, head("psn"), head("payload"), seg("va"), seg("key"), head("syndrome"), msn);
                 assert_eq!(got, want, "QP {q}, cycle {}", m.cycle());
                 assert_eq!(head("generation"), (q + 3) & 0xff);
+                if want.0 != op::ACK {
+                    let r = &self.qps[q as usize];
+                    assert_eq!((head("epoch"), r.told), (r.epoch, r.epoch), "epoch of QP {q}");
+                }
                 if i == 0 {
                     assert_eq!((seg("first"), seg("last"), seg("len")), (1, 1, head("payload")));
                     let data = want.0 != op::ACK;
@@ -223,6 +238,7 @@ fn load(m: &mut Model, q: usize, mtu: u64) {
     put(&mut row, qp_recv::MTU, (mtu / 256).trailing_zeros() as u64 + 1);
     put(&mut row, qp_recv::LOAD, 1);
     put(&mut row, qp_recv::PD, 0x700 + q as u64);
+    m.set("epoch.ready", 1); // a QP that is loaded begins with an epoch
     write_row(m, id::QP_RECV, q as u64, &row);
 }
 
@@ -438,6 +454,15 @@ fn a_read_that_the_host_refuses_ends_in_nak_remote_operation_and_silence() {
     let (frames, _, a) = run(&[(100, 0x5000, 7, 1, 1)], &[(2, ack(3, 3, 0x1f))], &[(100, cause::DMA_ERROR)]);
     assert_eq!((frames, a.counts[&counter::TX_NAK]), (2, 1));
     assert!(a.qps[1].silent);
+}
+
+#[test]
+fn a_read_that_is_asked_for_again_voids_the_responses_before() {
+    // The reference demands the epoch, told before the first frame of it. A further duplicate behind it begins none.
+    let resources = [(100, 0x5000, 7, 5000, 1), (105, 0x7000, 7, 5000, 2)];
+    let again = [(1, read(100, 0, false)), (1, read(105, 1, false)), (1, read(102, 0, true)), (1, read(105, 1, true))];
+    let (_, _, a) = run(&resources, &again, &[]);
+    assert_eq!((a.qps[1].epoch, a.qps[1].told), (1, 1));
 }
 
 #[test]

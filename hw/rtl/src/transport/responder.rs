@@ -5,7 +5,8 @@
 //!         take meta,        opcode,        row, view:      WQE: where its SGEs end      decide, write row,
 //!         read row, view    read WQE       check all                                    op (one per SGE stretch)
 //! ```
-//! So a SEND takes 5 cycles, a WRITE or READ 4, and a further SGE stretch 1 more. Nothing of the QP is in flight when
+//! So a SEND takes 5 cycles, a WRITE or READ 4, and a further SGE stretch 1 more. A WRITE or READ that is announced (`soon`)
+//! in the cycle before it comes, while the engine is idle, has its rows read then, and leaves out `Fetch`. Nothing of the QP is in flight when
 //! the next packet begins: rows need no forwarding.
 //!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
@@ -37,6 +38,9 @@ pub struct Responder {
     pub rst: Signal<In, Bit>,
     /// From dispatch.
     pub meta: Sink<RxMeta>,
+    /// Perhaps the next cycle brings a packet for this QP.
+    pub soon: Signal<In, Bits<24>>,
+    pub soon_valid: Signal<In, Bit>,
     /// To dispatch.
     pub op: Source<RxOp>,
     /// Reads the QP's state: `view` two cycles later.
@@ -68,6 +72,9 @@ pub struct Responder {
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
+    /// The rows of `early_qpn` are being read.
+    early: Reg<Bit>,
+    early_qpn: DFF<Bits<24>>,
     m: DFF<RxMeta>,
     kind: DFF<Kind>,
     check: DFF<Check>,
@@ -127,6 +134,8 @@ impl Responder {
             clock: Default::default(),
             rst: Default::default(),
             meta: Default::default(),
+            soon: Default::default(),
+            soon_valid: Default::default(),
             op: Default::default(),
             view_re: Default::default(),
             view_addr: Default::default(),
@@ -148,6 +157,8 @@ impl Responder {
             bad: Default::default(),
             count: Default::default(),
             state: Default::default(),
+            early: Default::default(),
+            early_qpn: Default::default(),
             m: Default::default(),
             kind: Default::default(),
             check: Default::default(),
@@ -184,11 +195,11 @@ impl Responder {
 impl Logic for Responder {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, op_valid, consume_valid, res_we_q, rvalid, count_q);
+        regs!(self, clock, rst, state, early, op_valid, consume_valid, res_we_q, rvalid, count_q);
         dff_setup!(
             self, clock, m, kind, check, map, posted, here, at, want, place, slot, slots_left, gap, searched, found
         );
-        dff_setup!(self, clock, op_q, consume_q, res_addr_q, res_q, rdata);
+        dff_setup!(self, clock, early_qpn, op_q, consume_q, res_addr_q, res_q, rdata);
         clock!(self, clock, attributes, progress, consumers, resources);
 
         let state = self.state.q.val();
@@ -217,7 +228,19 @@ impl Logic for Responder {
         let slot_address = cat!(24; qp.cast::<20>(), progress.reads.get_bits::<4>(0));
 
         // Raw frames are those of QP 0, whatever lies where the BTH would be.
-        let qpn: Bits<24> = if self.meta.data.val().raw { 0.into() } else { self.meta.data.val().qpn };
+        let incoming = self.meta.data.val();
+        let qpn: Bits<24> = if incoming.raw { 0.into() } else { incoming.qpn };
+
+        // Rows may be read a cycle ahead, but no WQE.
+        let ahead = state == State::Idle && self.soon_valid.val() && !self.meta.valid.val() && !self.table.valid.val();
+        self.early.d.next = ahead;
+        self.early_qpn.d.next = self.soon.val();
+        let here = self.early.q.val()
+            && self.early_qpn.q.val() == incoming.qpn
+            && !incoming.raw
+            && !takes_wqe(incoming.opcode);
+        let reads_row = (take && !here) || ahead;
+        let who = if ahead { self.soon.val() } else { qpn };
 
         // Defaults of the ports.
         self.meta.ready.next = state == State::Idle && !self.table.valid.val();
@@ -225,10 +248,10 @@ impl Logic for Responder {
         self.table.rdata.next = self.rdata.q.val();
         self.table.rvalid.next = self.rvalid.q.val();
         self.rvalid.d.next = false;
-        self.view_re.next = take || state == State::Wait;
-        self.view_addr.next = if take { qpn.get_bits::<12>(0) } else { qp };
-        self.reads_re.next = take;
-        self.reads_addr.next = qpn.get_bits::<12>(0);
+        self.view_re.next = reads_row || state == State::Wait;
+        self.view_addr.next = if state == State::Wait { qp } else { who.get_bits::<12>(0) };
+        self.reads_re.next = reads_row;
+        self.reads_addr.next = who.get_bits::<12>(0);
         self.rq_re.next = (state == State::Fetch && (m.raw || takes_wqe(m.opcode))) || state == State::Wait;
         self.rq_queue.next = qp;
         self.rq_index.next = consumer;
@@ -248,8 +271,8 @@ impl Logic for Responder {
         }
 
         // Tables: read by a packet or the table bus, written by either.
-        let row = if take { qpn } else { table.index };
-        let read_row = take || (table_now && !table.write);
+        let row = if table_now { table.index } else { who };
+        let read_row = reads_row || (table_now && !table.write);
         self.attributes.re.next = read_row;
         self.attributes.raddr.next = row;
         self.progress.re.next = read_row;
@@ -330,9 +353,12 @@ impl Logic for Responder {
                         self.state.d.next = State::ReadRow;
                     }
                 } else if take {
-                    self.state.d.next = State::Fetch;
-                    self.m.d.next = self.meta.data.val();
+                    self.state.d.next = if here { State::Row } else { State::Fetch };
+                    self.m.d.next = incoming;
                     self.m.d.next.qpn = qpn;
+                    self.kind.d.next = kind_of(incoming.opcode);
+                    self.searched.d.next = false;
+                    self.found.d.next = false;
                 }
             }
             State::Fetch => {

@@ -380,6 +380,7 @@ impl Around {
 
 impl Actor for Around {
     fn drive(&mut self, m: &mut Model) {
+        announce(m);
         let q = self.rng.random_range(0..self.qps.len());
         if self.fetched[q] < self.qps[q].posted {
             self.fetched[q] += 1;

@@ -169,6 +169,8 @@ pub struct Egress<const W: usize> {
     addresses: Table<Bits<ADDRESS_BITS>>,
     gids: Table<Bits<GID_BITS>>,
     epochs: Table<Bits<8>>,
+    /// Those of READ responses.
+    responses: Table<Bits<8>>,
     halts: Table<Halt>,
     // Table reads.
     answering: [Reg<Bit>; 2],
@@ -254,6 +256,7 @@ impl<const W: usize> Egress<W> {
             addresses: Table::new(qps, "block"),
             gids: Table::new(1 << qp_address::GID.bits, "block"),
             epochs: Table::new(qps, "block"),
+            responses: Table::new(qps, "block"),
             halts: Table::new(qps, "block"),
             answering: Default::default(),
             answer_gid: Default::default(),
@@ -334,7 +337,7 @@ impl<const W: usize> Logic for Egress<W> {
         dff_setup!(self, clock, tagged, about, header, header_left, payload_left, icrc_left, total_left, row, split);
         dff_setup!(self, clock, leaver, plans, slices, mask, merged_plan, merged_data);
         dff_setup!(self, clock, delayed_plan, delayed_data, carry);
-        clock!(self, clock, addresses, gids, epochs, halts);
+        clock!(self, clock, addresses, gids, epochs, responses, halts);
         clock_reset!(self, clock, rst, faults, prepared, generator, beats, ends);
         let sweeping = self.sweep.q.val() != elab!(bits::<16>(self._qps.0 as u64));
         let sweep = self.sweep.q.val().cast::<24>();
@@ -368,13 +371,15 @@ impl<const W: usize> Logic for Egress<W> {
         if pick {
             self.picked.d.next = frame;
             self.picked_quick.d.next = pick_quick;
-            self.marked.d.next = marks && epoch.qpn == qpn;
+            self.marked.d.next = marks && epoch.qpn == qpn && epoch.response != frame.head.request;
             self.mark.d.next = epoch.epoch;
         }
         self.view_re.next = pick;
         self.view_addr.next = qpn;
         self.epochs.re.next = pick;
         self.epochs.raddr.next = qpn.cast::<24>();
+        self.responses.re.next = pick;
+        self.responses.raddr.next = qpn.cast::<24>();
         self.halts.re.next = pick;
         self.halts.raddr.next = qpn.cast::<24>();
 
@@ -386,8 +391,15 @@ impl<const W: usize> Logic for Egress<W> {
         let view = self.view.val();
         let halt = self.halts.rdata.val();
         let address = self.addresses.rdata.val();
-        let now = if self.marked.q.val() { self.mark.q.val() } else { self.epochs.rdata.val() };
-        let old = view.generation != head.generation || head.request && now != head.epoch;
+        let now = if self.marked.q.val() {
+            self.mark.q.val()
+        } else if head.request {
+            self.epochs.rdata.val()
+        } else {
+            self.responses.rdata.val()
+        };
+        let data = head.request || head.opcode != op::ACK as u64;
+        let old = view.generation != head.generation || data && now != head.epoch;
         let known = halt.generation == head.generation;
         let halted = if head.request {
             halt.request && halt.epoch == head.epoch
@@ -688,7 +700,10 @@ impl<const W: usize> Logic for Egress<W> {
             self.addresses.rdata.val().cast::<512>()
         };
         self.epoch.ready.next = !sweeping;
-        self.epochs.we.next = marks || load || sweeping;
+        self.responses.we.next = marks && epoch.response || sweeping;
+        self.responses.waddr.next = if sweeping { sweep } else { epoch.qpn.cast::<24>() };
+        self.responses.wdata.next = if sweeping { 0.into() } else { epoch.epoch };
+        self.epochs.we.next = marks && !epoch.response || load || sweeping;
         self.epochs.waddr.next = if sweeping {
             sweep
         } else if marks {

@@ -70,6 +70,9 @@ pub struct Ingress<const W: usize> {
     pub table: TablePort,
     /// Frames that passed all checks, in the order of arrival.
     pub meta: Source<RxMeta>,
+    /// The QP that `meta` will name in the next cycle, if a frame passes at once.
+    pub soon: Signal<Out, Bits<24>>,
+    pub soon_valid: Signal<Out, Bit>,
     pub buf_we: Signal<Out, Bit>,
     pub buf_addr: Signal<Out, BufAddr>,
     pub buf_data: Signal<Out, Bits<W>>,
@@ -146,6 +149,8 @@ impl<const W: usize> Ingress<W> {
             mac_error: Default::default(),
             table: Default::default(),
             meta: Default::default(),
+            soon: Default::default(),
+            soon_valid: Default::default(),
             buf_we: Default::default(),
             buf_addr: Default::default(),
             buf_data: Default::default(),
@@ -473,6 +478,8 @@ impl<const W: usize> Logic for Ingress<W> {
 
         // Judge: first headers and ICRC, then, where there is one, the UDP checksum.
         let parsed: Parsed = self.parser.out.val();
+        self.soon.next = parsed.meta.qpn;
+        self.soon_valid.next = self.parser.out_valid.val();
         let folded = self.folded.q.val();
         let summed_well = folded == 0xffff || folded == 0x1fffe || folded == 0x2fffd;
         self.found_valid[0].d.next = self.parser.out_valid.val();

@@ -416,33 +416,39 @@ fn voided<const W: usize>() {
         let mut b = Bench::new::<W>(m.another(), Stall::Random, 50 + seed);
         let mut rng = verilate::rng(50 + seed);
         populate(&mut b, &mut rng);
-        let mut epochs = [0u8; QPS];
+        // Of requests and of READ responses; ACKs have none.
+        let mut epochs = [[0u8; QPS]; 2];
+        let has_epoch = |head: &TxHead| head.request || head.opcode.value() != u64::from(op::ACK);
         let (mut ring, mut quick) = (VecDeque::<Want>::new(), VecDeque::new());
         for _ in 0..scale(40) {
             for _ in 0..rng.random_range(1..12) {
                 let mut head = random_head(&mut rng);
                 head.qpn = rng.random_range(0..4u64).into(); // few QPs, often voided
                 let qp = head.qpn.value() as usize;
-                let stale = rng.random_bool(0.1);
-                head.epoch = u64::from(epochs[qp].wrapping_sub(u8::from(stale && head.request))).into();
+                let stale = rng.random_bool(0.1) && has_epoch(&head);
+                head.epoch = u64::from(epochs[usize::from(!head.request)][qp].wrapping_sub(u8::from(stale))).into();
                 let wrong = rng.random_bool(0.1);
                 head.generation = u64::from(b.host.generations[qp].wrapping_sub(u8::from(wrong))).into();
                 let parts = with_payload(&head, random_parts(&mut rng, 600));
                 let payload = b.send(head, &parts);
                 let mut full = head;
                 full.payload = (payload.len() as u64).into();
-                let comes = !(wrong || stale && head.request);
+                let comes = !(wrong || stale);
                 ring.push_back(Want { head, frame: b.expected(&full, &payload), comes: Some(comes) });
             }
             (0..rng.random_range(0..200)).for_each(|_| b.cycle());
             let qp = rng.random_range(0..4);
             if rng.random_bool(0.7) {
-                epochs[qp] = epochs[qp].wrapping_add(1);
-                b.epoch.send(EpochMark { qpn: (qp as u64).into(), epoch: u64::from(epochs[qp]).into() });
+                let response: bool = rng.random();
+                let epoch = &mut epochs[usize::from(response)][qp];
+                *epoch = epoch.wrapping_add(1);
+                b.epoch.send(EpochMark { qpn: (qp as u64).into(), epoch: u64::from(*epoch).into(), response });
                 while !b.epoch.is_empty() {
                     b.cycle();
                 }
-                ring.iter_mut().filter(|w| w.head.request && w.head.qpn.value() == qp as u64).for_each(|w| {
+                let of_it =
+                    |head: &TxHead| has_epoch(head) && head.request != response && head.qpn.value() == qp as u64;
+                ring.iter_mut().filter(|w| of_it(&w.head)).for_each(|w| {
                     w.comes = w.comes.filter(|comes| !comes);
                 });
             } else {
