@@ -28,7 +28,7 @@ use crate::queue::{
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, Loopback, Sink, Source, Table, TableMaster};
 use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder};
 use crate::wire::{ingress::Ingress, transmit::Transmit};
-use abi::table::id;
+use abi::{status::counter, table::id};
 use hdl::prelude::*;
 
 /// Sizes of a core, beside its width and its number of QPs, which are parameters of the type.
@@ -618,7 +618,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
 
         comment!("counters and traces: blocks of one group never count the same in one cycle");
         self.control.count[0].next = self.ingress.count.val();
-        self.control.count[1].next = self.responder.count.val();
+        // What the responder accepts is counted by commit, when it has landed.
+        self.control.count[1].next = self.responder.count.val() & !(1u64 << counter::RX_ACCEPTED);
         self.control.count[2].next = self.completer.count.val();
         self.control.count[3].next = self.commit.count.val()
             | self.transmit.count.val()

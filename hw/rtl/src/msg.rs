@@ -145,6 +145,8 @@ pub struct RxOp {
     pub need: Bits<4>,
     /// Last step of the packet; all below counts only here.
     pub last: Bit,
+    /// A request that is accepted if it lands: commit counts its verdict. All other packets have theirs from their engine.
+    pub accepted: Bit,
     /// Its turn in dispatch goes on with a further packet's steps: an ACK that completes several messages.
     pub more: Bit,
     /// Buffer rows to free.

@@ -22,7 +22,7 @@ use abi::{
 };
 use hdl::prelude::*;
 
-/// See the module.
+/// See the module. It counts the verdict of a request that its engine has accepted: whether it landed.
 #[derive(LogicBlock, Default)]
 pub struct Commit {
     pub clock: Signal<In, Clock>,
@@ -96,7 +96,8 @@ impl Logic for Commit {
             completion.valid = own;
             completion.status = wc::LOC_PROT.to_bits();
             completion.cause = landed.cause;
-            reply.ack = !op.response;
+            // Raw frames, those of QP 0, are not answered.
+            reply.ack = !op.response && op.qpn.any();
             reply.read = false;
             reply.psn = op.psn;
             reply.syndrome =
@@ -116,8 +117,10 @@ impl Logic for Commit {
                 event: !completion.valid,
             };
             self.go_q.d.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply, ticket: 0.into() };
-            count = count.replace_bit(counter::RX_REMOTE_ACCESS, fault && !own);
-            count = count.replace_bit(counter::RX_REMOTE_OPERATION, fault && own && !op.response);
+            count = count.replace_bit(counter::RX_ACCEPTED, op.accepted && good);
+            count = count.replace_bit(counter::RX_QP_STATE, op.accepted && flushed);
+            count = count.replace_bit(counter::RX_REMOTE_ACCESS, op.accepted && fault && !own);
+            count = count.replace_bit(counter::RX_REMOTE_OPERATION, op.accepted && fault && own);
         }
         self.count_q.d.next = count;
         self.count.next = self.count_q.q.val();
@@ -129,6 +132,7 @@ mod tests {
     use super::*;
     use crate::transport::kit::{bytes_of, options};
     use rand::RngExt;
+    use std::collections::BTreeMap;
     use verilate::{
         Model,
         bench::{self, Actor, Sink, Source, Stall},
@@ -140,6 +144,7 @@ mod tests {
         rate: f64,
         waits: bool,
         up: bool,
+        counts: BTreeMap<usize, u64>,
     }
     impl Actor for Written {
         fn drive(&mut self, m: &mut Model) {
@@ -147,6 +152,8 @@ mod tests {
             m.set("written", self.up.into());
         }
         fn observe(&mut self, m: &Model) {
+            let count = m.get("count");
+            (0..64).filter(|i| count >> i & 1 != 0).for_each(|i| *self.counts.entry(i).or_insert(0) += 1);
             self.waits &= !self.up;
             let valid = ["completion.valid", "error.valid", "go.valid"].map(|name| m.bit(name));
             assert!(!self.waits || valid == [false; 3], "a consequence before the packet's writes");
@@ -173,8 +180,13 @@ mod tests {
             completion.status = (wc::LOC_PROT as u64).to_bits();
             completion.cause = l.cause;
             let syndrome: u64 = if own { 0x63 } else { 0x62 };
-            reply =
-                Reply { ack: !l.op.response, read: false, psn: l.op.psn, syndrome: syndrome.to_bits(), ..l.op.reply };
+            reply = Reply {
+                ack: !l.op.response && l.op.qpn.any(),
+                read: false,
+                psn: l.op.psn,
+                syndrome: syndrome.to_bits(),
+                ..l.op.reply
+            };
         }
         let error = QpError {
             qpn: l.op.qpn,
@@ -202,14 +214,16 @@ mod tests {
             let mut sinks = ["completion", "error", "go"].map(|name| Sink::new(&m, name, stall, 2));
             let (mut completions, mut errors, mut goes) = (vec![], vec![], vec![]);
             let n = verilate::scale(500) as u64;
+            let mut verdicts = BTreeMap::new();
             for i in 0..n {
                 let why = [0, 0, 0, cause::FLUSHED, cause::KEY_INVALID, cause::KEY_BOUNDS][rng.random_range(0..6)];
                 let mut l = Landed { cause: (why as u64).to_bits(), ..Default::default() };
-                l.op.qpn = rng.random_range(0..4096u64).to_bits();
+                l.op.qpn = (rng.random_range(0..4096u64) * u64::from(rng.random_bool(0.9))).to_bits();
                 l.op.generation = rng.random_range(0..256u64).to_bits();
                 l.op.psn = i.to_bits();
                 l.op.response = rng.random_bool(0.3);
                 l.op.need = rng.random_range(1..3u64).to_bits();
+                l.op.accepted = !l.op.response && rng.random_bool(0.5);
                 l.op.reply.ack = !l.op.response && rng.random_bool(0.5);
                 l.op.reply.read = !l.op.response && !l.op.reply.ack && rng.random_bool(0.5);
                 l.op.reply.psn = i.to_bits();
@@ -222,6 +236,16 @@ mod tests {
                 let mut beat = source.beat();
                 beat.set_bytes("data", &bytes_of(l));
                 source.push(beat);
+                let own = l.op.need.to_u64() == 1;
+                let verdict = match why {
+                    0 => counter::RX_ACCEPTED,
+                    cause::FLUSHED => counter::RX_QP_STATE,
+                    _ if own => counter::RX_REMOTE_OPERATION,
+                    _ => counter::RX_REMOTE_ACCESS,
+                };
+                if l.op.accepted {
+                    *verdicts.entry(verdict).or_insert(0) += 1;
+                }
                 let (c, e, g) = reference(&l, 0x1234);
                 completions.extend(c.map(bytes_of));
                 errors.extend(e.map(bytes_of));
@@ -233,13 +257,14 @@ mod tests {
             let start = m.cycle();
             let [a, b, c] = &mut sinks;
             let rate = if stall == Stall::Never { 1.0 } else { 0.3 };
-            let mut written = Written { rng: rng.clone(), rate, waits: false, up: false };
+            let mut written = Written { rng: rng.clone(), rate, waits: false, up: false, counts: BTreeMap::new() };
             bench::run(&mut m, &mut [&mut source, &mut written, a, b, c], 100 * n);
             if stall == Stall::Never {
                 let cycles = m.cycle() - start - 32;
                 println!("{:.2} cycles per packet", cycles as f64 / n as f64);
                 assert!(cycles <= 3 * n);
             }
+            assert_eq!(written.counts, verdicts);
             for (sink, want) in sinks.iter_mut().zip([completions, errors, goes]) {
                 for bytes in want {
                     assert_eq!(sink.pop().unwrap().bytes("data"), bytes);

@@ -426,6 +426,7 @@ impl Logic for Completer {
             pd: attributes.pd,
             need: access::LOCAL_WRITE.to_bits(),
             last: true,
+            accepted: false,
             more: false,
             rows: m.rows,
             psn: m.psn,

@@ -12,8 +12,9 @@
 //! Per QP: the READ resources [head, head + count) still to be answered, the next response PSN, and one ACK or NAK, the
 //! newest. It leaves only when no READ is left: past the transmit ring if none of the QP's READ responses can still be
 //! there, else through it. A READ makes a pending ACK superfluous. A duplicate READ puts the head back to its resource,
-//! and drops what was behind: its requester sends that again as well. It begins an *epoch*: what lies in the transmit ring of
-//! the responses before is void, else they would all go out in front of the one that is asked for.
+//! and drops what was behind: its requester sends that again as well. If it goes back behind what was sent it begins an *epoch*:
+//! what lies in the transmit ring of the responses before is void, else they would all go out in front of the one that is
+//! asked for.
 //!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
 //! intake goes on. Intake waits for nothing but, at a READ, the write channel to have performed the writes before it.
@@ -263,6 +264,7 @@ fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit, why: Bits<8>) -> 
         };
         now.silent = true;
     } else if !debt.silent && reply.read {
+        let goes_back = (reply.psn - debt.psn).get_bit(23);
         let next = head + debt.count.get_bits::<4>(0);
         let goes_on = debt.count.any() && reply.slot == next && debt.count != 16;
         if goes_on {
@@ -276,7 +278,7 @@ fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit, why: Bits<8>) -> 
             now.placed = true;
             now.begun = false;
             now.again = reply.again;
-            if reply.again {
+            if reply.again && goes_back {
                 now.epoch = debt.epoch + 1;
             }
             slot = reply.slot;

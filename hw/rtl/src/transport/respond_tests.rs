@@ -29,7 +29,9 @@ struct Reference {
     resources: [(u64, u64, u64, u64, u64); 16],
     ack: Option<(u64, u64, u64)>,
     silent: bool,
-    /// Restarts, and the epoch that was told.
+    /// Next PSN of READ responses.
+    cursor: u64,
+    /// Times it went back, and the epoch that was told.
     epoch: u64,
     told: u64,
     answered: u64,
@@ -51,7 +53,9 @@ impl Reference {
             }
             if !goes_on {
                 self.reads.clear();
-                self.epoch = (self.epoch + u64::from(r.again)) & 0xff;
+                let goes_back = psn.wrapping_sub(self.cursor) & M24 >= 1 << 23;
+                self.epoch = (self.epoch + u64::from(r.again && goes_back)) & 0xff;
+                self.cursor = psn;
             }
             let (start, ..) = self.resources[slot];
             let at = if goes_on { 0 } else { psn.wrapping_sub(start) & M24 };
@@ -83,6 +87,7 @@ impl Reference {
                 (false, true) => op::READ_RESPONSE_ONLY,
             };
             let frame = (opcode, (psn + *at) & M24, n, va + before, key, 0x1f, msn);
+            self.cursor = (psn + *at + 1) & M24;
             (*at, *begun) = (*at + 1, true);
             if ends {
                 self.answered += !again as u64;
@@ -458,7 +463,8 @@ fn a_read_that_the_host_refuses_ends_in_nak_remote_operation_and_silence() {
 
 #[test]
 fn a_read_that_is_asked_for_again_voids_the_responses_before() {
-    // The reference demands the epoch, told before the first frame of it. A further duplicate behind it begins none.
+    // The reference demands the epoch, told before the first frame of it. A duplicate that goes on where the last one ended
+    // begins none, not even when all before it was sent: else each would void the one before, for ever.
     let resources = [(100, 0x5000, 7, 5000, 1), (105, 0x7000, 7, 5000, 2)];
     let again = [(1, read(100, 0, false)), (1, read(105, 1, false)), (1, read(102, 0, true)), (1, read(105, 1, true))];
     let (_, _, a) = run(&resources, &again, &[]);

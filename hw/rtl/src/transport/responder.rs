@@ -310,6 +310,7 @@ impl Logic for Responder {
             pd: attributes.pd,
             need: access::REMOTE_WRITE.to_bits(),
             last: true,
+            accepted: false,
             more: false,
             rows: m.rows,
             psn: m.psn,
@@ -516,6 +517,7 @@ impl Logic for Responder {
                     write_progress = op_free && op.last;
                     write_consumer = op_free && op.last && needs_wqe && kind.closes;
                     self.res_we_q.d.next = op_free && kind.read;
+                    op.accepted = op.last;
                     count = count.replace_bit(counter::RX_ACCEPTED, op.last);
                 }
                 // A repeated READ is looked up first.

@@ -316,6 +316,7 @@ impl Reference {
             }
             vec![op]
         };
+        ops.last_mut().unwrap().accepted = true;
         self.nak = false;
         self.message = (!closes).then_some((is_send, done + p.payload, va + p.payload, rkey, total));
         self.msn = (self.msn + closes as u64) & M24;
@@ -449,7 +450,7 @@ fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
             "qpn" | "write" | "last" => true,
             "generation" => write || ack || read || valid,
             "key" | "va" | "len" | "span" | "buf" | "pd" | "need" => write,
-            "rows" => last,
+            "rows" | "accepted" => last,
             "reply.ack" | "reply.read" => last,
             "reply.psn" => ack || read,
             "reply.msn" | "reply.syndrome" => ack,
