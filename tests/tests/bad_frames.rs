@@ -119,8 +119,8 @@ fn a_frame_that_contradicts_itself_has_the_verdict_of_its_fault() {
         ("a DMA length above 2^31", |f| set(f, RETH_AT + 12, 4, 0x8000_0001), true, "RX_INVALID_REQUEST"),
         ("a pad that leaves 99 bytes", |f| f[BTH_AT + 1] |= 0x10, true, "RX_INVALID_REQUEST"),
         ("a MIDDLE without a FIRST", |f| f[BTH_AT] = 7, true, "RX_INVALID_REQUEST"),
-        ("another key", |f| f[RETH_AT + 11] ^= 1, true, "RX_ACCEPTED RX_REMOTE_ACCESS"), // by the responder, then by commit
-        ("the end of the memory", |f| set(f, RETH_AT, 8, u64::MAX - 9), true, "RX_ACCEPTED RX_REMOTE_ACCESS"),
+        ("another key", |f| f[RETH_AT + 11] ^= 1, true, "RX_REMOTE_ACCESS"),
+        ("the end of the memory", |f| set(f, RETH_AT, 8, u64::MAX - 9), true, "RX_REMOTE_ACCESS"),
     ];
     let bed = Testbed::new(&Setup::default()).unwrap();
     let mut bystander = Bystander::new(&bed);
