@@ -209,8 +209,6 @@ pub struct Core<const W: usize, const N: usize> {
 
     packets_in: Reg<Bits<16>>,
     packets_out: Reg<Bits<16>>,
-    reads_out: Reg<Bits<16>>,
-    reads_back: Reg<Bits<16>>,
 }
 
 impl<const W: usize, const N: usize> Core<W, N> {
@@ -283,8 +281,6 @@ impl<const W: usize, const N: usize> Core<W, N> {
             resources: Table::new(N * 16, "block"),
             packets_in: Default::default(),
             packets_out: Default::default(),
-            reads_out: Default::default(),
-            reads_back: Default::default(),
         }
     }
 }
@@ -293,7 +289,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
     #[kernel]
     fn update(&mut self) {
         comment!("clock and reset");
-        regs!(self, clock, rst, packets_in, packets_out, reads_out, reads_back);
+        regs!(self, clock, rst, packets_in, packets_out);
         let rst = self.control.device_rst.val();
         clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
         clock!(
@@ -601,18 +597,14 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         if landed && !self.landing.landed.data.val().op.more {
             self.packets_out.d.next = self.packets_out.q.val() + 1;
         }
-        if self.dma_read.axi.ar_valid.val() && self.axi_read.ar_ready.val() {
-            self.reads_out.d.next = self.reads_out.q.val() + 1;
-        }
-        if self.axi_read.r_valid.val() && self.axi_read.r_last.val() {
-            self.reads_back.d.next = self.reads_back.q.val() + 1;
-        }
         self.control.filled[0].next = self.packets_in.q.val();
         self.control.emptied[0].next = self.packets_out.q.val();
         self.control.filled[1].next = self.transmit.queued.val();
         self.control.emptied[1].next = self.transmit.gone.val();
-        self.control.filled[2].next = self.reads_out.q.val();
-        self.control.emptied[2].next = self.reads_back.q.val();
+        // Reads come back in any order: they say themselves when those of before are back.
+        self.dma_read.mark.next = self.control.drains.val();
+        self.control.filled[2].next = 0.into();
+        self.control.emptied[2].next = if self.dma_read.passed.val() { 0.into() } else { 0xffff.into() };
         self.control.filled[3].next = self.dma_write.issued.val();
         self.control.emptied[3].next = self.dma_write.performed.val();
 

@@ -43,6 +43,8 @@ pub struct ControlPlane<const W: usize> {
     /// To the DMA channels, and from both of them.
     pub quiesce: Signal<Out, Bit>,
     pub idle: Signal<In, Bit>,
+    /// A drain begins, in this cycle.
+    pub drains: Signal<Out, Bit>,
     /// Drain positions, see [`Reset`].
     pub filled: Arr<Signal<In, Bits<16>>, POSITIONS>,
     pub emptied: Arr<Signal<In, Bits<16>>, POSITIONS>,
@@ -138,6 +140,7 @@ impl<const W: usize> Logic for ControlPlane<W> {
             self.reset.emptied[i].next = self.emptied[i].val();
         }
         self.reset.drain_go.next = self.mmio.drain_go.val();
+        self.drains.next = self.mmio.drain_go.val();
         self.device_rst.next = device_rst;
         self.quiesce.next = self.reset.quiesce.val();
         let hold = self.registers.hold.val();

@@ -6,7 +6,7 @@
 //! state     Run | Quiesce: no new bursts, until both channels are idle, 2^16 cycles at most | Hold: rst for 16 cycles | Run
 //! ```
 //!
-//! A drain notes how far the receive ring, the transmit ring and the reads have been filled, waits until they have been
+//! A drain notes how far the receive ring and the transmit ring have been filled (reads tell themselves when those of before are back), waits until they have been
 //! emptied so far, then does the same for the write channel: what the rings held has become writes by then.
 //!
 //! It cannot deadlock: the wait for idle is bounded. A drain ends because rings and channel always move on.

@@ -11,6 +11,9 @@
 //! R beat    taken | row, progress | place, bytes | shift 0..7 | shift 8 x 0..7 = data, beat, data_valid
 //! ```
 //!
+//! *Drain.* Reads come back in any order, so a count of them does not tell which are back. From a `mark` on new requests are of
+//! another colour, once those that waited at the ports have been taken; `passed` when none of the old colour is left.
+//!
 //! Cannot deadlock: `r_ready` is always 1, the clients take every beat (they reserved the room), and a request waits
 //! only for a free ID, which a beat from the bus returns.
 
@@ -41,6 +44,7 @@ const PIECE: usize = 512;
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Piece {
     client: Bits<2>,
+    color: Bit,
     tag: Bits<16>,
     dest: BufAddr,
     /// Bytes before the piece in its first beat.
@@ -83,6 +87,10 @@ pub struct DmaReader<const W: usize> {
     pub quiesce: Signal<In, Bit>,
     /// Nothing is in flight on the bus or behind it.
     pub idle: Signal<Out, Bit>,
+    /// A drain begins, in this cycle; not before the last one has passed.
+    pub mark: Signal<In, Bit>,
+    /// All that was asked for up to the last mark is back.
+    pub passed: Signal<Out, Bit>,
     /// `DMA_ERROR`, once for a piece.
     pub count: Signal<Out, Bits<64>>,
 
@@ -99,6 +107,14 @@ pub struct DmaReader<const W: usize> {
     /// IDs put into the list since reset.
     filled: Reg<Bits<8>>,
     flying: Reg<Bits<8>>,
+    /// In flight, by colour.
+    colors: Arr<Reg<Bits<8>>, 2>,
+    color: Reg<Bit>,
+    /// Colour of the present request.
+    asked: DFF<Bit>,
+    marking: Reg<Bit>,
+    /// Clients whose request waited at the mark.
+    waiting: Reg<Bits<4>>,
     pieces: Ram<Piece, 7>,
     progress: Ram<Progress, 7>,
 
@@ -133,6 +149,8 @@ impl<const W: usize> DmaReader<W> {
             data_valid: Default::default(),
             quiesce: Default::default(),
             idle: Default::default(),
+            mark: Default::default(),
+            passed: Default::default(),
             count: Default::default(),
             turn: Default::default(),
             busy: Default::default(),
@@ -145,6 +163,11 @@ impl<const W: usize> DmaReader<W> {
             free: Fifo::new(ids),
             filled: Default::default(),
             flying: Default::default(),
+            colors: Default::default(),
+            color: Default::default(),
+            asked: Default::default(),
+            marking: Default::default(),
+            waiting: Default::default(),
             pieces: Default::default(),
             progress: Default::default(),
             valid: Default::default(),
@@ -169,8 +192,9 @@ impl<const W: usize> Logic for DmaReader<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, turn, busy, ar_valid, filled, flying, valid, fresh, out_valid, failed);
+        regs!(self, clock, rst, colors, color, marking, waiting);
         dff_setup!(self, clock, now, client, ar_addr, ar_len, ar_id, raw, id, bad, tail, fresh_id, fresh_row, place);
-        dff_setup!(self, clock, out, out_beat);
+        dff_setup!(self, clock, out, out_beat, asked);
         clock_reset!(self, clock, rst, free);
         clock!(self, clock, pieces, progress);
         let filling = self.filled.q.val() != bits::<8>(self._ids.0 as u64);
@@ -191,6 +215,7 @@ impl<const W: usize> Logic for DmaReader<W> {
         self.pieces.waddr.next = id.get_bits::<7>(0);
         self.pieces.wdata.next = Piece {
             client: self.client.q.val(),
+            color: self.asked.q.val(),
             tag: now.tag,
             dest: now.dest,
             offset: offset,
@@ -227,14 +252,30 @@ impl<const W: usize> Logic for DmaReader<W> {
                 next = self.req[i].data.val();
             }
         }
+        let mut waiting = self.waiting.q.val();
         for i in 0..4 {
-            self.req[i].ready.next = load && some && pick == i.to_bits::<2>();
+            let taken = load && some && pick == i.to_bits::<2>();
+            self.req[i].ready.next = taken;
+            if self.mark.val() {
+                waiting = waiting.replace_bit(i, self.req[i].valid.val() && !taken);
+            } else if taken {
+                waiting = waiting.replace_bit(i, false);
+            }
+        }
+        self.waiting.d.next = waiting;
+        let color = self.color.q.val();
+        if self.mark.val() {
+            self.marking.d.next = true;
+        } else if self.marking.q.val() && !self.waiting.q.val().any() {
+            self.marking.d.next = false;
+            self.color.d.next = !color;
         }
         if load {
             self.busy.d.next = some;
             if some {
                 self.now.d.next = next;
                 self.client.d.next = pick;
+                self.asked.d.next = color;
                 self.turn.d.next = pick;
             }
         }
@@ -311,6 +352,19 @@ impl<const W: usize> Logic for DmaReader<W> {
         let up: Bits<8> = if go { 1.into() } else { 0.into() };
         let down: Bits<8> = if here && last { 1.into() } else { 0.into() };
         self.flying.d.next = self.flying.q.val() + up - down;
+
+        let asked = self.asked.q.val();
+        for i in 0..2 {
+            let begins = go && asked == (i == 1);
+            let ends = here && last && piece.color == (i == 1);
+            if begins && !ends {
+                self.colors[i].d.next = self.colors[i].q.val() + 1;
+            } else if ends && !begins {
+                self.colors[i].d.next = self.colors[i].q.val() - 1;
+            }
+        }
+        let old = if color { self.colors[0].q.val() } else { self.colors[1].q.val() };
+        self.passed.next = !self.marking.q.val() && !old.any() && (!self.busy.q.val() || asked == color);
 
         // Down to lane 0, in two steps.
         let place = self.place[0].q.val();
@@ -529,5 +583,71 @@ mod tests {
         }
         m.set("quiesce", 0);
         run(&mut m, &mut s, &mut host, &mut c, 1_000);
+    }
+
+    /// Reads come back in any order; a drain waits for those of before its mark, and for no others.
+    #[test]
+    fn a_mark_is_passed_when_the_reads_of_before_are_back() {
+        let mut rng = verilate::rng(77);
+        let mut m = Model::of(|| DmaReader::<64>::new(8), Options::default()).unwrap();
+        m.reset();
+        let mut serial = 0u64;
+        let mut offered: [Option<u64>; 4] = [None; 4];
+        let (mut taken, mut flying): (Vec<u64>, Vec<(u64, u64)>) = (vec![], vec![]);
+        let mut old: Option<Vec<u64>> = None;
+        let (mut passes, mut overtaken, mut patience) = (0, 0, 0);
+        for cycle in 0..verilate::scale(40_000) {
+            for (i, offer) in offered.iter_mut().enumerate() {
+                if offer.is_none() && rng.random_bool(0.1) {
+                    serial += 1;
+                    *offer = Some(serial);
+                    let read = DmaRead { iova: (serial << 12).into(), len: 8.into(), tag: 0.into(), dest: 0.into() };
+                    m.set_bytes(&*format!("req[{i}].data"), &verilate::bits::of(read));
+                }
+                m.set(&*format!("req[{i}].valid"), offer.is_some() as u64);
+            }
+            let marks = old.is_none() && cycle > 20 && rng.random_bool(0.05);
+            m.set("mark", marks as u64);
+            m.set("axi.ar_ready", rng.random_bool(0.7) as u64);
+            let back = (!flying.is_empty() && rng.random_bool(0.3))
+                .then(|| flying.swap_remove(rng.random_range(0..flying.len())));
+            m.set("axi.r_valid", back.is_some() as u64);
+            m.set("axi.r_last", 1);
+            m.set("axi.r_id", back.map_or(0, |b| b.1));
+            m.eval();
+            if let Some(before) = &mut old {
+                let all_back = before.is_empty();
+                if m.bit("passed") {
+                    assert!(all_back, "passed with {before:?} on their way");
+                    overtaken += !flying.is_empty() as u64;
+                    passes += 1;
+                    old = None;
+                } else {
+                    patience = if all_back { patience + 1 } else { 0 };
+                    assert!(patience < 1000, "all are back");
+                }
+            }
+            if let (Some(before), Some((serial, _))) = (&mut old, back) {
+                before.retain(|s| *s != serial);
+            }
+            if marks {
+                let on_way =
+                    flying.iter().map(|f| f.0).chain(taken.iter().copied()).chain(offered.iter().flatten().copied());
+                old = Some(on_way.collect());
+                patience = 0;
+            }
+            if m.bit("axi.ar_valid") && m.bit("axi.ar_ready") {
+                let serial = m.get("axi.ar_addr") >> 12;
+                taken.retain(|t| *t != serial);
+                flying.push((serial, m.get("axi.ar_id")));
+            }
+            for (i, offer) in offered.iter_mut().enumerate() {
+                if offer.is_some() && m.bit(&*format!("req[{i}].ready")) {
+                    taken.extend(offer.take());
+                }
+            }
+            m.tick();
+        }
+        assert!(passes > 20 && overtaken > 5, "{passes} {overtaken}");
     }
 }
