@@ -8,6 +8,7 @@ use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunctio
 use fabric::SimFunction;
 use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
 use nic::BarRequest;
+use rand::RngExt;
 use std::sync::Arc;
 use testbed::{Connect, End, Host, Pair, Setup, Testbed};
 
@@ -49,7 +50,7 @@ impl Load {
                 batch.ring();
             }
         }
-        pass(bed, 60);
+        pass(bed, verilate::rng(60).random_range(20..100));
     }
 }
 
