@@ -179,9 +179,9 @@ impl Bench {
             let buffers = Buffers::on(&bed, [0, 0], MIB)?;
             let mut pairs = [bed.connect_hosts([0, 0], &Connect::default())?];
             let r = run(&bed, &mut pairs, &buffers, &load)?;
-            // All of it leaves the host's memory and comes back: the writes share their direction with the requests of the
-            // reads. Behind that stands a beat of 64 bytes a cycle, 65 for a frame.
-            let pcie = self.setup.nic.pcie.gbps * 512.0 / (512.0 + 2.0 * 24.0 + 24.0);
+            // All of it is written to host memory, in TLPs of 256 bytes. Behind that stands a beat of 64 bytes a cycle, 65 for a
+            // frame.
+            let pcie = self.setup.nic.pcie.gbps * 256.0 / (256.0 + 24.0);
             let limit = pcie.min(128.0 * 64.0 / 65.0);
             let mut f = Figure::at_least(name, r.gbps, "Gb/s", 97.0, Some(limit));
             f.pcie = Some(r.pcie);
