@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! request        taken | AR valid (one piece a cycle, the next request behind the last one)
-//! R beat    taken | row, progress | place, bytes | shift 0..7 | shift 8 x 0..7 = data, beat, data_valid
+//! R beat    taken | row, progress | place, bytes, shift 0..7 | shift 8 x 0..7 = data, beat, data_valid
 //! ```
 //!
 //! *Drain.* Reads come back in any order, so a count of them does not tell which are back. From a `mark` on new requests are of
@@ -118,8 +118,8 @@ pub struct DmaReader<const W: usize> {
     pieces: Ram<Piece, 7>,
     progress: Ram<Progress, 7>,
 
-    valid: [Reg<Bit>; 3],
-    raw: [DFF<Bits<W>>; 3],
+    valid: [Reg<Bit>; 2],
+    raw: [DFF<Bits<W>>; 2],
     id: DFF<Bits<8>>,
     bad: DFF<Bit>,
     tail: DFF<Bit>,
@@ -127,7 +127,7 @@ pub struct DmaReader<const W: usize> {
     fresh: Reg<Bit>,
     fresh_id: DFF<Bits<8>>,
     fresh_row: DFF<Progress>,
-    place: [DFF<Place>; 2],
+    place: DFF<Place>,
     out_valid: Arr<Reg<Bit>, 4>,
     out: DFF<DmaData>,
     out_beat: DFF<Bits<W>>,
@@ -313,10 +313,10 @@ impl<const W: usize> Logic for DmaReader<W> {
         let back: Bits<6> = if first { 0.into() } else { piece.offset };
         self.valid[1].d.next = here;
         if here {
-            self.raw[1].d.next = self.raw[0].q.val();
-            self.place[0].d.next.client = piece.client;
-            self.place[0].d.next.shift = skip;
-            self.place[0].d.next.data = DmaData {
+            self.raw[1].d.next = self.raw[0].q.val() >> cat!(6; skip.get_bits::<3>(0), bits::<3>(0));
+            self.place.d.next.client = piece.client;
+            self.place.d.next.shift = skip;
+            self.place.d.next.data = DmaData {
                 tag: piece.tag,
                 dest: piece.dest + base - back.cast::<20>(),
                 bytes: upto - skip.cast::<7>(),
@@ -366,26 +366,20 @@ impl<const W: usize> Logic for DmaReader<W> {
         let old = if color { self.colors[0].q.val() } else { self.colors[1].q.val() };
         self.passed.next = !self.marking.q.val() && !old.any() && (!self.busy.q.val() || asked == color);
 
-        // Down to lane 0, in two steps.
-        let place = self.place[0].q.val();
-        self.valid[2].d.next = self.valid[1].q.val();
+        // Down to lane 0: the second of two steps.
+        let place = self.place.q.val();
         if self.valid[1].q.val() {
-            self.place[1].d.next = place;
-            self.raw[2].d.next = self.raw[1].q.val() >> cat!(6; place.shift.get_bits::<3>(0), bits::<3>(0));
-        }
-        let place = self.place[1].q.val();
-        if self.valid[2].q.val() {
             self.out.d.next = place.data;
-            self.out_beat.d.next = self.raw[2].q.val() >> cat!(9; place.shift.get_bits::<3>(3), bits::<6>(0));
+            self.out_beat.d.next = self.raw[1].q.val() >> cat!(9; place.shift.get_bits::<3>(3), bits::<6>(0));
         }
         for i in 0..4 {
-            self.out_valid[i].d.next = self.valid[2].q.val() && place.client == i.to_bits::<2>();
+            self.out_valid[i].d.next = self.valid[1].q.val() && place.client == i.to_bits::<2>();
             self.data_valid[i].next = self.out_valid[i].q.val();
         }
         self.data.next = self.out.q.val();
         self.beat.next = self.out_beat.q.val();
 
-        let behind = self.valid[0].q.val() || self.valid[1].q.val() || self.valid[2].q.val();
+        let behind = self.valid[0].q.val() || self.valid[1].q.val();
         self.idle.next = self.flying.q.val() == 0 && !behind;
         self.count.next = if self.failed.q.val() { bits::<64>(1 << DMA_ERROR) } else { 0.into() };
     }

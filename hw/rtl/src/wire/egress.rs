@@ -1,19 +1,23 @@
 //! Sends frames: decides which still go, puts headers, pad and ICRC around their payload, and streams them to the MAC.
-//! For [`frames`](super::frames), whose complete frames it takes in ring order, and for the transport engines' ACKs.
+//! For [`frames`](super::frames), whose frames it takes in ring order, and for the transport engines' ACKs.
 //!
 //! ```text
-//! cycle      0    1    2    3    4    5    6    7    8 .. 11   12  13 .. 18   19   20
-//! pick       A              B              C              a frame every 3 cycles at most
+//! cycle      0    1    2    3    4    5    6    7    8 .. 14   15   16
+//! pick       A              B              C              a head every 3 cycles at most
 //! rows read  A              B              C              address, state, epoch, halts: 2 cycles
-//! verdict              A              B              C    drop or send; GID row read
-//! checksum                  A    A
-//! header                              A                   into `prepared`
+//! verdict              A              B                   old or halted; GID row read
+//! header                         A    A                   into `ring` or `quick`
+//! ready                                    A              all bytes are there, as `frames` tells
+//! begin                                    A
 //! issue                                         A0   A1 ..     a beat a cycle: a row of the buffer, a slice of header
 //! merge                                                    A0      ICRC generator beside the delay line
-//! insert                                                                     A0
-//! mac                                                                             A0
+//! insert, mac                                                A0   A0
 //! ```
-//! Nothing behind `pick` ever waits: a frame is picked only when `prepared` has room for it, and a beat is issued only
+//! Headers are built when a frame is accepted, long before its payload is there. ACKs need none, have a queue of their own and go
+//! between any two frames. What may void a frame while it waits (an epoch, a fault before it) makes it *doubtful*: then its rows are
+//! read again before it begins; and they are read again and again while it waits for its bytes.
+//!
+//! Nothing behind `pick` waits but for the frame's turn: a head is picked only when its queue has room, and a beat is issued only
 //! when the output FIFO has room. That FIFO is deeper than the pipeline is long, so that a frame comes to the MAC without
 //! gaps whatever the MAC does. A dropped frame takes one cycle of `issue`, so that room is freed in order.
 //!
@@ -22,12 +26,12 @@
 //! count as lost on the wire, so that rings and engines move on. A frame of which a part is in the FIFO is cut: a last beat with
 //! `mac_error`, for which one place is always free.
 //!
-//! Cannot deadlock: waits only for the MAC, and not for ever while a command waits. The sink of `fault` may itself wait for the transmit path, so nothing waits
-//! for it: a report that finds the queue full is not made and holds nothing back. Its frame is then lost like one on
-//! the wire, and the retry meets the fault again.
+//! Cannot deadlock: waits only for the MAC (not for ever while a command waits), and for the bytes of a frame that `dma_read`
+//! brings. The sink of `fault` may itself wait for the transmit path, so nothing waits for it: a report that finds the queue full
+//! is not made and holds nothing back. Its frame is then lost like one on the wire, and the retry meets the fault again.
 
 use super::{
-    frames::TxFrame,
+    frames::{row_shift, rows_of},
     headers::{self, ADDRESS_BITS, GID_BITS, MAX_BITS},
     icrc::{GENERATOR_LATENCY, Generator},
 };
@@ -42,10 +46,9 @@ use abi::{
 };
 use hdl::prelude::*;
 
-/// Frames picked and not yet begun.
-const PREPARED: usize = 4;
-/// A data frame is picked when at most so many beats are still to come, so that an ACK need not wait for more.
-const LOOKAHEAD: usize = 12;
+/// Frames of each queue that are picked and not yet begun.
+const PREPARED: usize = 8;
+const QUICK: usize = 4;
 /// Beats between issue and MAC: more than the pipeline holds.
 const BEATS: usize = 32;
 /// Log2 of the cycles that a command waits for a MAC that stands still.
@@ -65,28 +68,50 @@ struct Halt {
     response: Bit,
 }
 
+/// What its QP's rows say of a frame.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Verdict {
+    /// Of an old generation or epoch.
+    old: Bit,
+    /// Behind an aborted one.
+    behind: Bit,
+    /// What holds back of this generation, without this frame.
+    halt: Halt,
+}
+
 /// A frame between verdict and header.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Judged {
-    frame: TxFrame,
+    head: TxHead,
     /// Without payload and not of the ring.
     quick: Bit,
-    dropped: Bit,
+    ip6: Bit,
     udp_len: Bits<16>,
+    verdict: Verdict,
+    /// First byte of the payload in the transmit buffer.
+    buf: BufAddr,
 }
 
-/// A frame ready to be streamed.
+/// Lengths of a frame without VLAN tag, and where its first byte would lie in the buffer.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Sizes {
+    header: Bits<7>,
+    payload_end: Bits<14>,
+    icrc_at: Bits<14>,
+    total: Bits<14>,
+    start: BufAddr,
+}
+
+/// A frame ready to be streamed but for its payload.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Prepared {
+    /// All headers, the IPv4 checksum 0.
     header: Bits<MAX_BITS>,
-    header_len: Bits<7>,
-    /// Bytes up to the end of the payload.
-    payload_end: Bits<14>,
-    /// Bytes up to the ICRC.
-    icrc_at: Bits<14>,
-    /// Bytes in all.
-    total: Bits<14>,
-    buf: BufAddr,
+    /// For the checksum.
+    sum: Bits<20>,
+    /// Of the frame with its tag.
+    sizes: Sizes,
+    verdict: Verdict,
     about: About,
 }
 
@@ -101,6 +126,9 @@ struct About {
     rows: Bits<12>,
     payload: Bits<14>,
     qpn: Qp,
+    generation: Gen,
+    request: Bit,
+    epoch: Bits<8>,
     psn: Bits<24>,
     expects: Bit,
     again: Bit,
@@ -137,7 +165,9 @@ struct Plan {
 pub struct Egress<const W: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
-    pub frame: Sink<TxFrame>,
+    /// Heads of the ring's frames, in order, and when each has all of its bytes: why a part of it could not be read, or 0.
+    pub head: Sink<TxHead>,
+    pub ready: Sink<Bits<8>>,
     /// ACKs, NAKs and CNPs without payload: go first.
     pub quick: Sink<TxHead>,
     /// Read port of the transmit buffer.
@@ -176,20 +206,25 @@ pub struct Egress<const W: usize> {
     answering: [Reg<Bit>; 2],
     answer_gid: [DFF<Bit>; 2],
     // Pick to header.
-    steps: [Reg<Bit>; 5],
-    ahead: Reg<Bits<3>>,
-    beats_ahead: Reg<Bits<16>>,
-    picked: DFF<TxFrame>,
+    steps: [Reg<Bit>; 4],
+    picked: DFF<TxHead>,
     picked_quick: DFF<Bit>,
-    marked: DFF<Bit>,
-    mark: DFF<Bits<8>>,
+    picked_buf: DFF<BufAddr>,
+    tail: Reg<BufAddr>,
     judged: DFF<Judged>,
     address: DFF<Bits<ADDRESS_BITS>>,
     sum: DFF<Bits<20>>,
-    header_len: DFF<Bits<7>>,
-    tagged: DFF<Bit>,
+    sizes: DFF<Sizes>,
     faults: Fifo<TxFault>,
-    prepared: Fifo<Prepared>,
+    ring: Fifo<Prepared>,
+    quick_ring: Fifo<Prepared>,
+    // Frames between pick and begin; the oldest of the ring's that are doubtful; the first one's rows read again.
+    built: Reg<Bits<4>>,
+    quick_built: Reg<Bits<3>>,
+    doubtful: Reg<Bits<4>>,
+    rereads: [Reg<Bit>; 2],
+    reread: Reg<Bit>,
+    again: DFF<Verdict>,
     // Issue.
     active: Reg<Bit>,
     about: DFF<About>,
@@ -214,9 +249,6 @@ pub struct Egress<const W: usize> {
     plans: [DFF<Plan>; READ_LATENCY],
     slices: [DFF<Bits<W>>; READ_LATENCY],
     mask: DFF<Bits<W>>,
-    merged: Reg<Bit>,
-    merged_plan: DFF<Plan>,
-    merged_data: DFF<Bits<W>>,
     generator: Generator<W>,
     delayed: [Reg<Bit>; GENERATOR_LATENCY],
     delayed_plan: [DFF<Plan>; GENERATOR_LATENCY],
@@ -233,7 +265,8 @@ impl<const W: usize> Egress<W> {
         Egress {
             clock: Default::default(),
             rst: Default::default(),
-            frame: Default::default(),
+            head: Default::default(),
+            ready: Default::default(),
             quick: Default::default(),
             re: Default::default(),
             raddr: Default::default(),
@@ -261,19 +294,23 @@ impl<const W: usize> Egress<W> {
             answering: Default::default(),
             answer_gid: Default::default(),
             steps: Default::default(),
-            ahead: Default::default(),
-            beats_ahead: Default::default(),
             picked: Default::default(),
             picked_quick: Default::default(),
-            marked: Default::default(),
-            mark: Default::default(),
+            picked_buf: Default::default(),
+            tail: Default::default(),
             judged: Default::default(),
             address: Default::default(),
             sum: Default::default(),
-            header_len: Default::default(),
-            tagged: Default::default(),
+            sizes: Default::default(),
             faults: Fifo::new(FAULTS),
-            prepared: Fifo::new(PREPARED),
+            ring: Fifo::new(PREPARED),
+            quick_ring: Fifo::new(QUICK),
+            built: Default::default(),
+            quick_built: Default::default(),
+            doubtful: Default::default(),
+            rereads: Default::default(),
+            reread: Default::default(),
+            again: Default::default(),
             active: Default::default(),
             about: Default::default(),
             header: Default::default(),
@@ -294,9 +331,6 @@ impl<const W: usize> Egress<W> {
             plans: Default::default(),
             slices: Default::default(),
             mask: Default::default(),
-            merged: Default::default(),
-            merged_plan: Default::default(),
-            merged_data: Default::default(),
             generator: Default::default(),
             delayed: Default::default(),
             delayed_plan: Default::default(),
@@ -328,156 +362,180 @@ fn from_byte<const W: usize>(n: Bits<7>) -> Bits<W> {
     ones << cat!(10; n, bits::<3>(0))
 }
 
+/// What the rows of its QP say of a frame; `answers`: an ACK, which neither epochs nor halts hold back. `now` is the epoch of its
+/// direction.
+#[hdl_fn]
+fn verdict_of(
+    generation: Gen,
+    request: Bit,
+    epoch: Bits<8>,
+    answers: Bit,
+    view: QpView,
+    now: Bits<8>,
+    halt: Halt,
+) -> Verdict {
+    let known = halt.generation == generation;
+    let halted = if request { halt.request && halt.epoch == epoch } else { halt.response && !answers };
+    Verdict {
+        old: view.generation != generation || !answers && now != epoch,
+        behind: known && halted,
+        halt: Halt {
+            generation: halt.generation,
+            request: known && halt.request,
+            epoch: halt.epoch,
+            response: known && halt.response,
+        },
+    }
+}
+
 impl<const W: usize> Logic for Egress<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, sweep, answering, steps, ahead, beats_ahead, active, in_flight, leaving);
-        regs!(self, clock, rst, reading, merged, delayed, entered, voided, still, impatient);
-        dff_setup!(self, clock, answer_gid, picked, picked_quick, marked, mark, judged, address, sum, header_len);
-        dff_setup!(self, clock, tagged, about, header, header_left, payload_left, icrc_left, total_left, row, split);
-        dff_setup!(self, clock, leaver, plans, slices, mask, merged_plan, merged_data);
-        dff_setup!(self, clock, delayed_plan, delayed_data, carry);
+        regs!(self, clock, rst, sweep, answering, steps, tail, built, quick_built, doubtful, rereads, reread);
+        regs!(self, clock, rst, active, in_flight, leaving, reading, delayed, entered);
+        regs!(self, clock, rst, voided, still, impatient);
+        dff_setup!(self, clock, answer_gid, picked, picked_quick, picked_buf, judged, address, sum, sizes, again);
+        dff_setup!(self, clock, about, header, header_left, payload_left, icrc_left, total_left, row, split);
+        dff_setup!(self, clock, leaver, plans, slices, mask, delayed_plan, delayed_data, carry);
         clock!(self, clock, addresses, gids, epochs, responses, halts);
-        clock_reset!(self, clock, rst, faults, prepared, generator, beats, ends);
+        clock_reset!(self, clock, rst, faults, ring, quick_ring, generator, beats, ends);
         let sweeping = self.sweep.q.val() != elab!(bits::<16>(self._qps.0 as u64));
         let sweep = self.sweep.q.val().cast::<24>();
         if sweeping {
             self.sweep.d.next = self.sweep.q.val() + 1;
         }
 
-        // Pick a frame and read its QP's rows.
-        let ring = self.frame.data.val();
-        let head = self.quick.data.val();
-        let can_pick =
-            !sweeping && !self.steps[0].q.val() && !self.steps[1].q.val() && self.ahead.q.val() != PREPARED as u64;
-        let few = self.beats_ahead.q.val() < LOOKAHEAD as u64
-            && (!self.active.q.val() || self.total_left.q.val() < (LOOKAHEAD * W / 8) as u64);
-        let pick_quick = can_pick && self.quick.valid.val();
-        let pick_ring = can_pick && !self.quick.valid.val() && self.frame.valid.val() && few;
+        // Pick a head and read its QP's rows.
+        let can_pick = !sweeping && !self.steps[0].q.val() && !self.steps[1].q.val();
+        let pick_quick = can_pick && self.quick.valid.val() && self.quick_built.q.val() != QUICK as u64;
+        let can_ring = can_pick && !pick_quick && self.built.q.val() != PREPARED as u64;
+        let pick_ring = can_ring && self.head.valid.val();
         let pick = pick_quick || pick_ring;
-        self.quick.ready.next = can_pick;
-        self.frame.ready.next = can_pick && !self.quick.valid.val() && few;
-        let mut frame = ring;
-        if pick_quick {
-            frame = TxFrame { head, ip6: false, tagged: false, buf: 0.into(), rows: 0.into(), cause: 0.into() };
-        }
-        let qpn = frame.head.qpn;
+        self.quick.ready.next = can_pick && self.quick_built.q.val() != QUICK as u64;
+        self.head.ready.next = can_ring;
+        let head = if pick_quick { self.quick.data.val() } else { self.head.data.val() };
+        let qpn = head.qpn;
         self.steps[0].d.next = pick;
-        for i in 1..5 {
+        for i in 1..4 {
             self.steps[i].d.next = self.steps[i - 1].q.val();
         }
-        let epoch = self.epoch.data.val();
-        let marks = self.epoch.valid.val() && !sweeping;
         if pick {
-            self.picked.d.next = frame;
+            self.picked.d.next = head;
             self.picked_quick.d.next = pick_quick;
-            self.marked.d.next = marks && epoch.qpn == qpn && epoch.response != frame.head.request;
-            self.mark.d.next = epoch.epoch;
+            self.picked_buf.d.next = self.tail.q.val();
         }
-        self.view_re.next = pick;
-        self.view_addr.next = qpn;
-        self.epochs.re.next = pick;
-        self.epochs.raddr.next = qpn.cast::<24>();
-        self.responses.re.next = pick;
-        self.responses.raddr.next = qpn.cast::<24>();
-        self.halts.re.next = pick;
-        self.halts.raddr.next = qpn.cast::<24>();
+        if pick_ring {
+            let rows = rows_of::<W>(head.payload);
+            self.tail.d.next = self.tail.q.val() + (rows.cast::<20>() << elab!(row_shift(W)));
+        }
+
+        // The first frame of the ring: its rows are read again while it is doubtful or waits for its bytes.
+        let first = self.ring.m.data.val();
+        let doubts = self.doubtful.q.val().any();
+        let rereading = self.rereads[0].q.val() || self.rereads[1].q.val();
+        let wants = self.ring.m.valid.val() && (doubts && !self.reread.q.val() || !self.ready.valid.val());
+        let reread = wants && !rereading && !pick;
+        self.view_re.next = pick || reread;
+        self.view_addr.next = if pick { qpn } else { first.about.qpn };
+        self.epochs.re.next = pick || reread;
+        self.epochs.raddr.next = if pick { qpn.cast::<24>() } else { first.about.qpn.cast::<24>() };
+        self.responses.re.next = pick || reread;
+        self.responses.raddr.next = if pick { qpn.cast::<24>() } else { first.about.qpn.cast::<24>() };
+        self.halts.re.next = pick || reread;
+        self.halts.raddr.next = if pick { qpn.cast::<24>() } else { first.about.qpn.cast::<24>() };
+        let view = self.view.val();
+        let (of_requests, of_responses) = (self.epochs.rdata.val(), self.responses.rdata.val());
+        let halt = self.halts.rdata.val();
+        let fresh = verdict_of(
+            first.about.generation,
+            first.about.request,
+            first.about.epoch,
+            first.about.ack || first.about.nak,
+            view,
+            if first.about.request { of_requests } else { of_responses },
+            halt,
+        );
 
         // Verdict, two cycles later.
         let judge = self.steps[1].q.val();
         let picked = self.picked.q.val();
-        let head = picked.head;
-        let quick = self.picked_quick.q.val();
-        let view = self.view.val();
-        let halt = self.halts.rdata.val();
         let address = self.addresses.rdata.val();
-        let now = if self.marked.q.val() {
-            self.mark.q.val()
-        } else if head.request {
-            self.epochs.rdata.val()
-        } else {
-            self.responses.rdata.val()
-        };
-        let data = head.request || head.opcode != op::ACK as u64;
-        let old = view.generation != head.generation || data && now != head.epoch;
-        let known = halt.generation == head.generation;
-        let halted = if head.request {
-            halt.request && halt.epoch == head.epoch
-        } else {
-            halt.response && head.opcode != op::ACK as u64
-        };
-        let behind = known && halted && !quick;
-        let aborted = picked.cause.any();
-        let report = judge && aborted && !old && !behind && self.faults.s.ready.val();
-        self.faults.s.valid.next = report;
-        self.faults.s.data.next = TxFault {
-            qpn: head.qpn,
-            generation: head.generation,
-            request: head.request,
-            epoch: head.epoch,
-            psn: head.psn,
-            cause: picked.cause,
-        };
-        Source::<TxFault>::link(&mut self.fault, &mut self.faults.m);
+        let answers = picked.opcode == op::ACK as u64 || self.picked_quick.q.val();
         if judge {
-            let mut frame = picked;
-            if quick {
-                frame.ip6 = address.get_bit(elab!(qp_address::IS_IP6.lsb));
-            }
-            self.judged.d.next =
-                Judged { frame, quick, dropped: old || behind || aborted, udp_len: headers::udp_len(head) };
+            self.judged.d.next = Judged {
+                head: picked,
+                quick: self.picked_quick.q.val(),
+                ip6: address.get_bit(elab!(qp_address::IS_IP6.lsb)),
+                udp_len: headers::udp_len(picked),
+                verdict: verdict_of(
+                    picked.generation,
+                    picked.request,
+                    picked.epoch,
+                    answers,
+                    view,
+                    if picked.request { of_requests } else { of_responses },
+                    halt,
+                ),
+                buf: self.picked_buf.q.val(),
+            };
             self.address.d.next = address;
         }
 
-        // Header: checksum in two steps, layout, and all of it.
+        // Lengths and checksum, as far as the address tells.
         let judged = self.judged.q.val();
         let address = self.address.q.val();
-        let gid_row = self.gids.rdata.val();
-        let head = judged.frame.head;
+        let head = judged.head;
         if self.steps[2].q.val() {
             self.sum.d.next = headers::checksum_start(address, judged.udp_len);
+            let header = headers::header_len(head, judged.ip6, false);
+            let payload_end = header.cast::<14>() + head.payload;
+            let icrc_at = payload_end + headers::pad(head.payload).cast::<14>();
+            self.sizes.d.next = Sizes {
+                header,
+                payload_end,
+                icrc_at,
+                total: if head.raw { head.payload } else { icrc_at + len::ICRC as u64 },
+                start: judged.buf - header.cast::<20>(),
+            };
         }
-        let tagged = if judged.quick { gid_row.get_bit(elab!(gid::TAGGED.lsb)) } else { judged.frame.tagged };
-        if self.steps[3].q.val() {
-            self.sum.d.next = headers::checksum_add(self.sum.q.val(), gid_row);
-            self.tagged.d.next = tagged;
-            self.header_len.d.next = headers::header_len(head, judged.frame.ip6, tagged);
-        }
-        let built = if self.steps[4].q.val() && !head.raw {
-            headers::header(
-                head,
-                address,
-                gid_row,
-                judged.frame.ip6,
-                self.tagged.q.val(),
-                judged.udp_len,
-                self.sum.q.val(),
-            )
+
+        // All headers, with the GID's row.
+        let gid_row = self.gids.rdata.val();
+        let tagged = gid_row.get_bit(elab!(gid::TAGGED.lsb));
+        let sizes = self.sizes.q.val();
+        let tag: Bits<7> = if tagged && !head.raw { bits::<7>(len::VLAN as u64) } else { bits::<7>(0) };
+        let builds = self.steps[3].q.val();
+        let built = if builds && !head.raw {
+            headers::header(head, address, gid_row, judged.ip6, tagged, judged.udp_len)
         } else {
             0.into()
         };
-        let payload_end = self.header_len.q.val().cast::<14>() + head.payload;
-        let icrc_at = payload_end + headers::pad(head.payload).cast::<14>();
-        let bare: Bits<14> = if head.raw { head.payload } else { icrc_at + len::ICRC as u64 };
+        let bare = sizes.total + tag.cast::<14>();
         let is_ack = head.opcode == op::ACK as u64 && !head.raw;
         let is_nak = head.syndrome.get_bits::<3>(5).any();
-        self.prepared.s.valid.next = self.steps[4].q.val(); // has room: see `ahead`
-        self.prepared.s.data.next = Prepared {
+        let prepared = Prepared {
             header: built,
-            header_len: self.header_len.q.val(),
-            payload_end,
-            icrc_at,
-            total: if bare < wire::MIN_FRAME as u64 { bits::<14>(wire::MIN_FRAME as u64) } else { bare },
-            buf: judged.frame.buf,
+            sum: headers::checksum_add(self.sum.q.val(), gid_row),
+            sizes: Sizes {
+                header: sizes.header + tag,
+                payload_end: sizes.payload_end + tag.cast::<14>(),
+                icrc_at: sizes.icrc_at + tag.cast::<14>(),
+                total: if bare < wire::MIN_FRAME as u64 { bits::<14>(wire::MIN_FRAME as u64) } else { bare },
+                start: sizes.start - tag.cast::<20>(),
+            },
+            verdict: judged.verdict,
             about: About {
-                ip6: judged.frame.ip6,
-                tagged: self.tagged.q.val(),
+                ip6: judged.ip6,
+                tagged,
                 raw: head.raw,
-                dropped: judged.dropped,
+                dropped: judged.verdict.old,
                 quick: judged.quick,
-                rows: judged.frame.rows,
+                rows: rows_of::<W>(head.payload),
                 payload: head.payload,
                 qpn: head.qpn,
+                generation: head.generation,
+                request: head.request,
+                epoch: head.epoch,
                 psn: head.psn,
                 expects: headers::expects_answer(head),
                 again: head.again,
@@ -485,6 +543,10 @@ impl<const W: usize> Logic for Egress<W> {
                 nak: is_ack && is_nak,
             },
         };
+        self.ring.s.valid.next = builds && !judged.quick; // has room: see `built`
+        self.ring.s.data.next = prepared;
+        self.quick_ring.s.valid.next = builds && judged.quick; // has room: see `quick_built`
+        self.quick_ring.s.data.next = prepared;
 
         // Issue: one beat of the present frame per cycle.
         let about = self.about.q.val();
@@ -497,14 +559,64 @@ impl<const W: usize> Logic for Egress<W> {
         let issue = self.active.q.val() && !about.dropped && (void || !full);
         let enters = issue && (!void || cut);
         let finish = self.active.q.val() && about.dropped || issue && last;
-        let next = self.prepared.m.data.val();
-        let begin = self.prepared.m.valid.val() && (!self.active.q.val() || finish);
+        let can_begin = !self.active.q.val() || finish;
+        let begin_quick = can_begin && self.quick_ring.m.valid.val();
+        let may_ring = can_begin && !self.quick_ring.m.valid.val() && (!doubts || self.reread.q.val());
+        let may_ring = may_ring && self.ring.m.valid.val();
+        let begin_ring = may_ring && self.ready.valid.val();
+        let begin = begin_quick || begin_ring;
+        self.quick_ring.m.ready.next = can_begin;
+        self.ring.m.ready.next = begin_ring;
+        self.ready.ready.next = may_ring;
+        let next = if self.quick_ring.m.valid.val() { self.quick_ring.m.data.val() } else { first };
+
+        // Why it does not go: the first fault of a QP and epoch is reported, and holds back the frames behind it.
+        let why = self.ready.data.val();
+        let verdict = if self.reread.q.val() { self.again.q.val() } else { first.verdict };
+        let off = verdict.old || verdict.behind;
+        let report = begin_ring && why.any() && !off && self.faults.s.ready.val();
+        self.faults.s.valid.next = report;
+        self.faults.s.data.next = TxFault {
+            qpn: first.about.qpn,
+            generation: first.about.generation,
+            request: first.about.request,
+            epoch: first.about.epoch,
+            psn: first.about.psn,
+            cause: why,
+        };
+        Source::<TxFault>::link(&mut self.fault, &mut self.faults.m);
+
+        // Doubts: all that was picked so far, when an epoch or a halt changes.
+        let epoch = self.epoch.data.val();
+        let marks = self.epoch.valid.val() && !sweeping;
+        let up: Bits<4> = if pick_ring { 1.into() } else { 0.into() };
+        let down: Bits<4> = if begin_ring { 1.into() } else { 0.into() };
+        let some = (self.built.q.val() + up) - down;
+        self.built.d.next = some;
+        let changes = marks || report;
+        if changes {
+            self.doubtful.d.next = some;
+        } else if begin_ring && doubts {
+            self.doubtful.d.next = self.doubtful.q.val() - 1;
+        }
+        self.rereads[0].d.next = reread && !begin_ring && !changes;
+        self.rereads[1].d.next = self.rereads[0].q.val() && !begin_ring && !changes;
+        if begin_ring || changes {
+            self.reread.d.next = false;
+        } else if self.rereads[1].q.val() {
+            self.reread.d.next = true;
+            self.again.d.next = fresh;
+        }
+        if pick_quick && !begin_quick {
+            self.quick_built.d.next = self.quick_built.q.val() + 1;
+        } else if begin_quick && !pick_quick {
+            self.quick_built.d.next = self.quick_built.q.val() - 1;
+        }
         let low = self.header_left.q.val();
         let icrc_left = self.icrc_left.q.val();
         let payload_left = self.payload_left.q.val();
         let covered = issue && !about.raw && icrc_left.any();
         let holds_icrc = covered && icrc_left <= W as u64 / 8;
-        self.prepared.m.ready.next = begin;
         if issue {
             self.header.d.next = self.header.q.val() >> W as u64;
             self.header_left.d.next = beyond::<W>(low.cast::<14>()).get_bits::<7>(0);
@@ -519,26 +631,23 @@ impl<const W: usize> Logic for Egress<W> {
         if begin {
             self.active.d.next = true;
             self.about.d.next = next.about;
-            self.header.d.next = next.header;
-            self.header_left.d.next = next.header_len;
-            self.payload_left.d.next = next.payload_end;
-            self.icrc_left.d.next = next.icrc_at;
-            self.total_left.d.next = next.total;
-            self.row.d.next = next.buf;
+            if begin_ring {
+                self.about.d.next.dropped = off || why.any();
+            }
+            let checksum = headers::checksum_in_place(next.sum, next.about.tagged);
+            self.header.d.next = if next.about.ip6 || next.about.raw { next.header } else { next.header | checksum };
+            self.header_left.d.next = next.sizes.header;
+            self.payload_left.d.next = next.sizes.payload_end;
+            self.icrc_left.d.next = next.sizes.icrc_at;
+            self.total_left.d.next = next.sizes.total;
+            self.row.d.next = next.sizes.start;
             self.split.d.next = false;
             self.voided.d.next = false;
             self.entered.d.next = false;
         } else if finish {
             self.active.d.next = false;
         }
-        if pick && !begin {
-            self.ahead.d.next = self.ahead.q.val() + 1;
-        } else if begin && !pick {
-            self.ahead.d.next = self.ahead.q.val() - 1;
-        }
-        let more: Bits<16> = if pick { frame.rows.cast::<16>() } else { 0.into() };
-        let less: Bits<16> = if begin { next.about.rows.cast::<16>() } else { 0.into() };
-        self.beats_ahead.d.next = (self.beats_ahead.q.val() + more) - less;
+        // Two cycles after the last byte was written.
         self.re.next = issue && payload_left > low.cast::<14>();
         self.raddr.next = self.row.q.val();
         self.free.next = finish && !about.quick;
@@ -599,22 +708,18 @@ impl<const W: usize> Logic for Egress<W> {
 
         // Merge, and the ICRC beside a delay line.
         let arrives = self.reading[READ_LATENCY - 1].q.val();
-        self.merged.d.next = arrives;
-        if arrives {
-            self.merged_plan.d.next = self.plans[READ_LATENCY - 1].q.val();
-            self.merged_data.d.next = (self.rdata.val() & self.mask.q.val()) | self.slices[READ_LATENCY - 1].q.val();
-        }
-        let plan = self.merged_plan.q.val();
-        self.generator.data.next = self.merged_data.q.val();
+        let plan = self.plans[READ_LATENCY - 1].q.val();
+        let merged = (self.rdata.val() & self.mask.q.val()) | self.slices[READ_LATENCY - 1].q.val();
+        self.generator.data.next = merged;
         self.generator.bytes.next = plan.at;
         self.generator.last.next = plan.icrc;
-        self.generator.valid.next = self.merged.q.val() && plan.covered;
+        self.generator.valid.next = arrives && plan.covered;
         self.generator.tagged.next = plan.tagged;
         self.generator.ip6.next = plan.ip6;
-        self.delayed[0].d.next = self.merged.q.val();
-        if self.merged.q.val() {
+        self.delayed[0].d.next = arrives;
+        if arrives {
             self.delayed_plan[0].d.next = plan;
-            self.delayed_data[0].d.next = self.merged_data.q.val();
+            self.delayed_data[0].d.next = merged;
         }
         for i in 1..GENERATOR_LATENCY {
             self.delayed[i].d.next = self.delayed[i - 1].q.val();
@@ -669,8 +774,7 @@ impl<const W: usize> Logic for Egress<W> {
 
         // Tables: a row access takes a cycle in which nothing else needs the port.
         let req = self.table.req.val();
-        let busy = pick || judge || self.steps[2].q.val();
-        let free = !sweeping && !busy && !self.epoch.valid.val();
+        let free = !sweeping && !pick && !judge && !self.epoch.valid.val() && !report;
         let access = self.table.valid.val() && free;
         self.table.ready.next = free;
         let write = access && req.write;
@@ -715,26 +819,20 @@ impl<const W: usize> Logic for Egress<W> {
         self.halts.we.next = report || load || sweeping;
         self.halts.waddr.next = if sweeping {
             sweep
-        } else if judge {
-            head_qpn(picked)
+        } else if report {
+            first.about.qpn.cast::<24>()
         } else {
             req.index
         };
         self.halts.wdata.next = if report {
             Halt {
-                generation: picked.head.generation,
-                request: picked.head.request || known && halt.request,
-                epoch: if picked.head.request { picked.head.epoch } else { halt.epoch },
-                response: !picked.head.request || known && halt.response,
+                generation: first.about.generation,
+                request: first.about.request || verdict.halt.request,
+                epoch: if first.about.request { first.about.epoch } else { verdict.halt.epoch },
+                response: !first.about.request || verdict.halt.response,
             }
         } else {
             Halt { generation: 0.into(), request: false, epoch: 0.into(), response: false }
         };
     }
-}
-
-/// Table index of a frame's QP.
-#[hdl_fn]
-fn head_qpn(frame: TxFrame) -> Bits<24> {
-    frame.head.qpn.cast::<24>()
 }

@@ -1,68 +1,38 @@
-//! Collects the payload of frames to be sent: reserves their room, checks keys, issues the DMA reads, and hands each
-//! frame to [`egress`](super::egress) once all of its bytes lie in the transmit buffer. For the requester and the
+//! Collects the payload of frames to be sent: reserves its room, checks keys, issues the DMA reads, and tells
+//! [`egress`](super::egress) when the oldest frame has all of its bytes in the transmit buffer. For the requester and the
 //! response engine, which send [`TxSeg`]s through the arbiter.
 //!
 //! ```text
-//! seg -> req .................................... chunk ---> issue ---> dma ....... data ---> count
-//!     -> [segs] ---> reserve (ring, slot) ---> [pending] ---/   \---> closed             arrived |
-//!     -> layout lookup -/                                                poll <------------------/ ---> frame
+//! seg -> req .................................... chunk -> dma ........ data ---> count
+//!     -> [segs] ---> reserve (room, slot) ---> [pending] -/  \---> closed    \    | got
+//!     -> [heads] ---> egress                                          \------> ready ---> egress
 //!
-//! cycle       0    1    2    3    4    5    6    7    8         one frame of one inline stretch
+//! cycle       0    1    2    3    4         one frame of one inline stretch
 //! seg         A
-//! reserve               size  go
-//! issue                            write, closed
-//! poll                                  read      equal
-//! frame                                                A        a frame every 3 cycles at most
+//! reserve          go
+//! issue                 write, close
+//! ready                      A              a frame every 3 cycles at most
 //! ```
-//! A frame has a *slot*, its sequence number modulo their number, and rows of the ring, headers included: the payload
-//! starts where the headers end, so egress reads whole rows and aligns nothing. Bytes are counted per slot and never
-//! reset: `arrived` counts all that ever came, `base` holds that count as it was when the slot's last frame went,
-//! `closed` how many were asked for. A frame is complete when `arrived - base = closed`.
+//! A frame has a *slot*, its sequence number modulo their number, and rows of the ring for its payload, from the start of a row
+//! on. Headers need no room: egress builds them meanwhile, from the head that it gets as soon as the frame is accepted. Bytes
+//! are counted per slot and never reset: `arrived` counts all that ever came, `base` holds that count as it was when the slot's
+//! last frame went. Of the oldest frame, `got` is read from these once and then counts along, so that it goes with its last byte.
 //!
 //! Cannot deadlock: nothing is accepted from `seg` into the ring before its room and slot are free, and these are
 //! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`;
 //! chunks that come before their frame has its room wait at our access port, which is nobody else's.
 
-use super::headers;
 use crate::{
-    msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, TableReq, TxHead, TxSeg},
+    msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, TxHead, TxSeg},
     stream::{Fifo, Sink, Source, Table, Table2},
 };
-use abi::{
-    status::cause,
-    table::{gid, id, qp_address},
-    wire::len,
-};
+use abi::status::cause;
 use hdl::prelude::*;
 
 /// Stretches that may wait for `access`.
 const PENDING: usize = 32;
 /// Stretches in front of the reservation.
 const WAITING: usize = 8;
-
-/// A frame whose bytes have all come. Source: wire/frames. Sink: wire/egress.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-pub struct TxFrame {
-    /// Header fields.
-    pub head: TxHead,
-    /// Layout of the headers: IPv6.
-    pub ip6: Bit,
-    /// Layout of the headers: with a VLAN tag.
-    pub tagged: Bit,
-    /// First byte of the frame in the transmit buffer, at the start of a row.
-    pub buf: BufAddr,
-    /// Rows that it occupies.
-    pub rows: Bits<12>,
-    /// Why a part of it could not be read (`abi::status::cause`), or 0.
-    pub cause: Bits<8>,
-}
-
-/// What must be known of the addresses before room can be reserved.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Layout {
-    ip6: Bit,
-    tagged: Bit,
-}
 
 /// A stretch on its way to `access` and back.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -119,8 +89,10 @@ pub struct Frames<const W: usize> {
     pub waddr: Signal<Out, BufAddr>,
     pub wdata: Signal<Out, Bits<W>>,
     pub wbytes: Signal<Out, Bits<7>>,
-    /// Complete frames, in order.
-    pub frame: Source<TxFrame>,
+    /// Heads of the accepted frames, in order.
+    pub head: Source<TxHead>,
+    /// The oldest frame has all of its bytes: why a part of it could not be read (`abi::status::cause`), or 0.
+    pub ready: Source<Bits<8>>,
     /// A frame left the ring, and its rows.
     pub free: Signal<In, Bit>,
     pub free_rows: Signal<In, Bits<12>>,
@@ -128,34 +100,18 @@ pub struct Frames<const W: usize> {
     pub queued: Signal<Out, Bits<16>>,
     /// Frames that left the ring: all with a sequence number below.
     pub gone: Signal<Out, Bits<16>>,
-    /// Copy of the row writes that egress takes.
-    pub table: Signal<In, TableReq>,
-    pub table_we: Signal<In, Bit>,
     sweep: Reg<Bits<16>>,
-    // Lookup of the layout.
     segs: Fifo<TxSeg>,
-    layouts: Fifo<Layout>,
-    families: Table<Bits<9>>,
-    tags: Table<Bits<1>>,
-    looking: [Reg<Bit>; 4],
-    ip6: [DFF<Bit>; 2],
+    heads: Fifo<TxHead>,
     // Reservation.
-    sized: Reg<Bit>,
-    header: DFF<Bits<7>>,
-    bytes: DFF<Bits<14>>,
     accepted: Reg<Bits<16>>,
     reserved: Reg<Bits<16>>,
     left: Reg<Bits<16>>,
     tail: Reg<BufAddr>,
     next: Reg<BufAddr>,
     room: Reg<Bits<14>>,
-    asking: Reg<Bit>,
-    ask: DFF<AccessReq>,
     pending: Fifo<Pending>,
-    descriptors: Table<TxFrame>,
     // Issue.
-    reading: Reg<Bit>,
-    read: DFF<DmaRead>,
     piece: Reg<Bits<3>>,
     issued: Reg<Bits<14>>,
     fault: Reg<Bits<8>>,
@@ -168,19 +124,22 @@ pub struct Frames<const W: usize> {
     done_valid: [Reg<Bit>; 2],
     done_slot: [DFF<Bits<16>>; 2],
     done: [DFF<Arrived>; 2],
-    // Poll.
+    // The oldest frame: its number, whether its counts are being read, are known, and it is closed.
     base: Table<Arrived>,
-    polled: Reg<Bits<16>>,
-    polling: [Reg<Bit>; 2],
-    clash: [DFF<Bit>; 2],
-    ready: Reg<Bit>,
-    out: DFF<TxFrame>,
+    oldest: Reg<Bits<16>>,
+    looking: [Reg<Bit>; 2],
+    known: Reg<Bit>,
+    looked_closed: [Reg<Bit>; 2],
+    is_closed: Reg<Bit>,
+    sum: DFF<Closed>,
+    before: DFF<Arrived>,
+    got: DFF<Arrived>,
     _slots: Hidden<usize>,
 }
 
 impl<const W: usize> Frames<W> {
-    /// For `qps` QPs, a transmit ring of `ring` bytes and `slots` frames (a power of two).
-    pub fn new(qps: usize, ring: usize, slots: usize) -> Self {
+    /// For a transmit ring of `ring` bytes and `slots` frames (a power of two).
+    pub fn new(ring: usize, slots: usize) -> Self {
         assert!(slots.is_power_of_two() && slots <= 1 << 14, "{slots} frame slots");
         let rows = ring / (W / 8);
         assert!(rows < 1 << 14, "a transmit ring of {rows} rows");
@@ -199,35 +158,22 @@ impl<const W: usize> Frames<W> {
             waddr: Default::default(),
             wdata: Default::default(),
             wbytes: Default::default(),
-            frame: Default::default(),
+            head: Default::default(),
+            ready: Default::default(),
             free: Default::default(),
             free_rows: Default::default(),
             queued: Default::default(),
             gone: Default::default(),
-            table: Default::default(),
-            table_we: Default::default(),
             sweep: Default::default(),
             segs: Fifo::new(WAITING),
-            layouts: Fifo::new(WAITING),
-            families: Table::new(qps, "block"),
-            tags: Table::new(1 << gid_bits(), "distributed"),
-            looking: Default::default(),
-            ip6: Default::default(),
-            sized: Default::default(),
-            header: Default::default(),
-            bytes: Default::default(),
+            heads: Fifo::new(slots + WAITING),
             accepted: Default::default(),
             reserved: Default::default(),
             left: Default::default(),
             tail: Default::default(),
             next: Default::default(),
             room: Reg::with_reset((rows as u64).into()),
-            asking: Default::default(),
-            ask: Default::default(),
             pending: Fifo::new(PENDING),
-            descriptors: Table::new(slots, ""),
-            reading: Default::default(),
-            read: Default::default(),
             piece: Default::default(),
             issued: Default::default(),
             fault: Default::default(),
@@ -240,19 +186,17 @@ impl<const W: usize> Frames<W> {
             done_slot: Default::default(),
             done: Default::default(),
             base: Table::new(slots, "distributed"),
-            polled: Default::default(),
-            polling: Default::default(),
-            clash: Default::default(),
-            ready: Default::default(),
-            out: Default::default(),
+            oldest: Default::default(),
+            looking: Default::default(),
+            known: Default::default(),
+            looked_closed: Default::default(),
+            is_closed: Default::default(),
+            sum: Default::default(),
+            before: Default::default(),
+            got: Default::default(),
             _slots: Hidden(slots),
         }
     }
-}
-
-/// Bits of a GID index.
-const fn gid_bits() -> usize {
-    qp_address::GID.bits
 }
 
 /// Log2 of the bytes of a row.
@@ -260,14 +204,33 @@ pub const fn row_shift(w: usize) -> u64 {
     (w / 8).trailing_zeros() as u64
 }
 
+/// Rows of the ring that `payload` bytes take.
+#[hdl_fn]
+pub fn rows_of<const W: usize>(payload: Bits<14>) -> Bits<12> {
+    ((payload + (W as u64 / 8 - 1)) >> elab!(row_shift(W))).cast::<12>()
+}
+
 impl<const W: usize> Logic for Frames<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, sweep, looking, sized, accepted, reserved, left, tail, next, room, asking, reading);
-        regs!(self, clock, rst, piece, issued, fault, closed, tally_valid, done_valid, polled, polling, ready);
-        dff_setup!(self, clock, ip6, header, bytes, ask, read, tally, done_slot, done, clash, out);
-        clock!(self, clock, families, tags, descriptors, sums, arrived, base);
-        clock_reset!(self, clock, rst, segs, layouts, pending);
+        regs!(self, clock, rst, sweep, accepted, reserved, left, tail, next, room, piece, issued);
+        regs!(
+            self,
+            clock,
+            rst,
+            fault,
+            closed,
+            tally_valid,
+            done_valid,
+            oldest,
+            looking,
+            known,
+            looked_closed,
+            is_closed
+        );
+        dff_setup!(self, clock, tally, done_slot, done, sum, before, got);
+        clock!(self, clock, sums, arrived, base);
+        clock_reset!(self, clock, rst, segs, heads, pending);
         let slots = elab!(bits::<16>(self._slots.0 as u64));
         let mask = elab!(bits::<16>(self._slots.0 as u64 - 1));
         let shift = elab!(row_shift(W));
@@ -277,85 +240,49 @@ impl<const W: usize> Logic for Frames<W> {
             self.sweep.d.next = self.sweep.q.val() + 1;
         }
 
-        // Layout: the QP's address row names IP version and GID (2 cycles), the GID row the tag (2 more).
-        let table = self.table.val();
-        self.families.we.next = self.table_we.val() && table.table == id::QP_ADDRESS;
-        self.families.waddr.next = table.index;
-        self.families.wdata.next =
-            cat!(table.row.get_bits::<8>(elab!(qp_address::GID.lsb)), table.row.get_bit(elab!(qp_address::IS_IP6.lsb)));
-        self.tags.we.next = self.table_we.val() && table.table == id::GID;
-        self.tags.waddr.next = table.index;
-        self.tags.wdata.next = table.row.get_bits::<1>(elab!(gid::TAGGED.lsb));
+        // Accept a stretch: its frame's head goes to egress, which builds the headers meanwhile.
         let seg = self.seg.data.val();
         let asks = !seg.is_inline && seg.len.any();
-        let can_ask = !asks || !self.asking.q.val() || self.req.ready.val();
-        let ready = self.segs.s.ready.val() && !sweeping && can_ask;
+        let room = self.segs.s.ready.val() && self.heads.s.ready.val() && !sweeping;
+        let ready = room && (!asks || self.req.ready.val());
         let accept = self.seg.valid.val() && ready;
         self.seg.ready.next = ready;
         self.segs.s.data.next = seg;
         self.segs.s.valid.next = accept;
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
-        if self.req.ready.val() {
-            self.asking.d.next = false;
-        }
-        if accept && asks {
-            self.asking.d.next = true;
-            self.ask.d.next = AccessReq {
-                key: seg.key,
-                va: seg.va,
-                len: seg.len,
-                span: seg.len.cast::<32>(),
-                pd: seg.pd,
-                need: seg.need,
-            };
-        }
-        self.req.valid.next = self.asking.q.val();
-        self.req.data.next = self.ask.q.val();
-        let look = accept && seg.first;
-        if look {
+        self.req.valid.next = self.seg.valid.val() && asks && room;
+        self.req.data.next = AccessReq {
+            key: seg.key,
+            va: seg.va,
+            len: seg.len,
+            span: seg.len.cast::<32>(),
+            pd: seg.pd,
+            need: seg.need,
+        };
+        let begins = accept && seg.first;
+        if begins {
             self.accepted.d.next = self.accepted.q.val() + 1;
         }
-        self.families.re.next = look;
-        self.families.raddr.next = seg.head.qpn.cast::<24>();
-        let family = self.families.rdata.val();
-        self.tags.re.next = self.looking[1].q.val();
-        self.tags.raddr.next = family.get_bits::<8>(1).cast::<24>();
-        self.looking[0].d.next = look;
-        for i in 1..4 {
-            self.looking[i].d.next = self.looking[i - 1].q.val();
-        }
-        self.ip6[0].d.next = family.get_bit(0);
-        self.ip6[1].d.next = self.ip6[0].q.val();
-        self.layouts.s.data.next = Layout { ip6: self.ip6[1].q.val(), tagged: self.tags.rdata.val().get_bit(0) };
-        self.layouts.s.valid.next = self.looking[3].q.val(); // has room: one entry per stretch in `segs` at most
+        self.heads.s.data.next = seg.head;
+        self.heads.s.valid.next = begins;
+        Source::<TxHead>::link(&mut self.head, &mut self.heads.m);
 
-        // Reservation: size in one cycle, room in the next.
+        // Reservation.
         let seg = self.segs.m.data.val();
-        let layout = self.layouts.m.data.val();
-        let waiting = self.segs.m.valid.val() && (!seg.first || self.layouts.m.valid.val());
-        if waiting && seg.first && !self.sized.q.val() {
-            let header = headers::header_len(seg.head, layout.ip6, layout.tagged);
-            let tail = headers::pad(seg.head.payload).cast::<14>() + len::ICRC as u64;
-            self.header.d.next = header;
-            self.bytes.d.next =
-                if seg.head.raw { seg.head.payload } else { header.cast::<14>() + seg.head.payload + tail };
-            self.sized.d.next = true;
-        }
-        let rows = ((self.bytes.q.val() + (W as u64 / 8 - 1)) >> shift).cast::<12>();
+        let waiting = self.segs.m.valid.val();
+        let rows = rows_of::<W>(seg.head.payload);
         let in_ring = self.reserved.q.val() - self.left.q.val();
-        let has_room = self.sized.q.val() && rows.cast::<14>() <= self.room.q.val() && in_ring != slots;
+        let has_room = rows.cast::<14>() <= self.room.q.val() && in_ring != slots;
         let memory = !seg.is_inline && seg.len.any();
         let go = waiting && (!seg.first || has_room) && self.pending.s.ready.val();
         let open = go && seg.first;
         let slot = (if seg.first { self.reserved.q.val() } else { self.reserved.q.val() - 1 }) & mask;
-        let dest = if seg.first { self.tail.q.val() + self.header.q.val().cast::<20>() } else { self.next.q.val() };
+        let dest = if seg.first { self.tail.q.val() } else { self.next.q.val() };
         self.segs.m.ready.next = go;
-        self.layouts.m.ready.next = open;
         if go {
             self.next.d.next = dest + seg.len.cast::<20>();
         }
         if open {
-            self.sized.d.next = false;
             self.reserved.d.next = self.reserved.q.val() + 1;
             self.tail.d.next = self.tail.q.val() + (rows.cast::<20>() << shift);
         }
@@ -368,16 +295,6 @@ impl<const W: usize> Logic for Frames<W> {
         self.pending.s.valid.next = go;
         self.pending.s.data.next =
             Pending { slot, dest, len: seg.len, is_inline: seg.is_inline, memory, last: seg.last };
-        self.descriptors.we.next = open;
-        self.descriptors.waddr.next = slot.cast::<24>();
-        self.descriptors.wdata.next = TxFrame {
-            head: seg.head,
-            ip6: layout.ip6,
-            tagged: layout.tagged,
-            buf: self.tail.q.val(),
-            rows,
-            cause: 0.into(),
-        };
         self.queued.next = self.accepted.q.val();
         self.gone.next = self.left.q.val();
 
@@ -385,23 +302,16 @@ impl<const W: usize> Logic for Frames<W> {
         let stretch = self.pending.m.data.val();
         let chunk = self.chunk.data.val();
         let refused = chunk.cause.any();
-        let can_read = !self.reading.q.val() || self.dma.ready.val();
-        let take_chunk = self.pending.m.valid.val() && stretch.memory && self.chunk.valid.val() && can_read;
-        self.chunk.ready.next = self.pending.m.valid.val() && stretch.memory && can_read;
-        if self.dma.ready.val() {
-            self.reading.d.next = false;
-        }
-        if take_chunk && !refused {
-            self.reading.d.next = true;
-            self.read.d.next = DmaRead {
-                iova: chunk.iova,
-                len: chunk.len,
-                tag: stretch.slot,
-                dest: stretch.dest + chunk.offset.cast::<20>(),
-            };
-        }
-        self.dma.valid.next = self.reading.q.val();
-        self.dma.data.next = self.read.q.val();
+        let wants_chunk = self.pending.m.valid.val() && stretch.memory;
+        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused;
+        self.dma.data.next = DmaRead {
+            iova: chunk.iova,
+            len: chunk.len,
+            tag: stretch.slot,
+            dest: stretch.dest + chunk.offset.cast::<20>(),
+        };
+        self.chunk.ready.next = wants_chunk && (refused || self.dma.ready.val());
+        let take_chunk = wants_chunk && self.chunk.valid.val() && (refused || self.dma.ready.val());
 
         let piece = self.piece.q.val();
         let before = piece.cast::<14>() << shift;
@@ -484,46 +394,76 @@ impl<const W: usize> Logic for Frames<W> {
         self.arrived.waddr.next = if sweeping { sweep } else { tally.slot.cast::<24>() };
         self.arrived.wdata.next = if sweeping { zero } else { after };
 
-        // Poll the oldest frame, once it is closed, until its bytes are there.
-        let polled = (self.polled.q.val() & mask).cast::<24>();
-        let can_hand = !self.ready.q.val() || self.frame.ready.val();
-        let idle = !self.polling[0].q.val() && !self.polling[1].q.val();
-        let poll = self.polled.q.val() != self.closed.q.val() && idle && can_hand;
-        self.polling[0].d.next = poll;
-        self.polling[1].d.next = self.polling[0].q.val();
-        self.clash[0].d.next = counting && tally.slot.cast::<24>() == polled;
-        self.clash[1].d.next = self.clash[0].q.val();
-        self.arrived.re2.next = poll;
-        self.arrived.raddr2.next = polled;
-        self.base.re.next = poll;
-        self.base.raddr.next = polled;
-        self.sums.re.next = poll;
-        self.sums.raddr.next = polled;
-        self.descriptors.re.next = poll;
-        self.descriptors.raddr.next = polled;
-        let (now, base, sum) = (self.arrived.rdata2.val(), self.base.rdata.val(), self.sums.rdata.val());
-        let complete = now.bytes - base.bytes == sum.bytes && !self.clash[1].q.val();
-        let hand = self.polling[1].q.val() && complete && can_hand;
-        self.base.we.next = hand || sweeping;
-        self.base.waddr.next = if sweeping { sweep } else { polled };
-        self.base.wdata.next = if sweeping { zero } else { now };
-        if self.frame.ready.val() {
-            self.ready.d.next = false;
+        // The oldest frame goes once it is closed and all of its bytes are there. Its counts are read when the one before it
+        // goes; beats from that cycle on are added as they come. Beats that are just being counted would be missed: look again.
+        let oldest = self.oldest.q.val();
+        let slot = oldest & mask;
+        let got = self.got.q.val();
+        let sum = self.sum.q.val();
+        let complete = self.known.q.val() && self.is_closed.q.val() && got.bytes == sum.bytes;
+        let failed: Bits<8> = if got.bad.any() { bits::<8>(cause::DMA_ERROR as u64) } else { 0.into() };
+        self.ready.valid.next = complete;
+        self.ready.data.next = if sum.cause.any() { sum.cause } else { failed };
+        let goes = complete && self.ready.ready.val();
+        let old = self.before.q.val();
+        self.base.we.next = goes || sweeping;
+        self.base.waddr.next = if sweeping { sweep } else { slot.cast::<24>() };
+        self.base.wdata.next =
+            if sweeping { zero } else { Arrived { bytes: old.bytes + got.bytes, bad: old.bad + got.bad } };
+        let behind = (oldest + 1) & mask;
+        let here = if goes { behind } else { slot };
+        if goes {
+            self.oldest.d.next = oldest + 1;
+            self.known.d.next = false;
+            self.is_closed.d.next = false;
         }
-        if hand {
-            self.polled.d.next = self.polled.q.val() + 1;
-            self.ready.d.next = true;
-            let mut frame = self.descriptors.rdata.val();
-            frame.cause = if sum.cause.any() {
-                sum.cause
-            } else if now.bad != base.bad {
-                bits::<8>(cause::DMA_ERROR as u64)
-            } else {
-                0.into()
-            };
-            self.out.d.next = frame;
+        let under_way = self.looking[0].q.val() || self.looking[1].q.val();
+        let (newer, newer_at) = (self.tally_valid[0].q.val(), self.tally[0].q.val().slot);
+        let counted = counting && tally.slot == slot || newer && newer_at == slot;
+        let counted_behind = counting && tally.slot == behind || newer && newer_at == behind;
+        let again = !self.known.q.val() && !under_way && !counted && !sweeping;
+        let look = if goes { !counted_behind } else { again };
+        let closed_before = if goes { oldest + 1 != self.closed.q.val() } else { oldest != self.closed.q.val() };
+        self.looking[0].d.next = look;
+        self.looking[1].d.next = self.looking[0].q.val();
+        self.looked_closed[0].d.next = look && closed_before;
+        self.looked_closed[1].d.next = self.looked_closed[0].q.val();
+        self.arrived.re2.next = look;
+        self.arrived.raddr2.next = here.cast::<24>();
+        self.base.re.next = look;
+        self.base.raddr.next = here.cast::<24>();
+        self.sums.re.next = look;
+        self.sums.raddr.next = here.cast::<24>();
+        let (now, base) = (self.arrived.rdata2.val(), self.base.rdata.val());
+        let beat = Arrived {
+            bytes: data.bytes.cast::<14>(),
+            bad: if data.error { data.bytes.cast::<14>() } else { 0.into() },
+        };
+        let comes = self.data_valid.val();
+        let more = if comes && data.tag & mask == slot { beat } else { zero };
+        let first = if comes && data.tag & mask == behind { beat } else { zero };
+        let mut so_far = got;
+        if self.looking[1].q.val() {
+            self.known.d.next = true;
+            self.before.d.next = base;
+            so_far.bytes = got.bytes + (now.bytes - base.bytes);
+            so_far.bad = got.bad + (now.bad - base.bad);
         }
-        self.frame.valid.next = self.ready.q.val();
-        self.frame.data.next = self.out.q.val();
+        let sum_here = Arrived { bytes: so_far.bytes + more.bytes, bad: so_far.bad + more.bad };
+        self.got.d.next = if goes {
+            first
+        } else if again {
+            more
+        } else {
+            sum_here
+        };
+        if self.looked_closed[1].q.val() {
+            self.is_closed.d.next = true;
+            self.sum.d.next = self.sums.rdata.val();
+        }
+        if close && (if goes { stretch.slot == behind } else { stretch.slot == slot }) {
+            self.is_closed.d.next = true;
+            self.sum.d.next = Closed { bytes: issued, cause: fault };
+        }
     }
 }

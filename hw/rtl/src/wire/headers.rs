@@ -18,6 +18,8 @@ pub const MAX_BITS: usize = 8 * MAX;
 pub const ADDRESS_BITS: usize = qp_address::FLOW_LABEL.lsb + qp_address::FLOW_LABEL.bits;
 /// Bits of a stored `gid` row.
 pub const GID_BITS: usize = gid::IP_HIGH.lsb + gid::IP_HIGH.bits;
+/// Where the IPv4 header checksum stands in a frame without tag.
+const CHECKSUM_AT: usize = len::ETH + 10;
 /// The largest extended headers, in bits.
 const EXT_BITS: usize = 8 * len::ATOMIC;
 /// UDP, BTH and the extended headers, in bits.
@@ -175,7 +177,14 @@ fn checksum_end(sum: Bits<20>) -> Bits<16> {
     !(once.get_bits::<16>(0) + once.get_bits::<1>(16).cast::<16>())
 }
 
-/// All header bytes of a RoCE frame. `sum` is the [`checksum_add`]ed sum.
+/// The IPv4 header checksum of a [`checksum_add`]ed sum where it stands in the frame.
+#[hdl_fn]
+pub fn checksum_in_place(sum: Bits<20>, tagged: Bit) -> Bits<MAX_BITS> {
+    let field = bswap(checksum_end(sum)).cast::<MAX_BITS>();
+    if tagged { field << elab!(8 * (CHECKSUM_AT + len::VLAN) as u64) } else { field << elab!(8 * CHECKSUM_AT as u64) }
+}
+
+/// All header bytes of a RoCE frame, the IPv4 header checksum 0: see [`checksum_in_place`].
 #[hdl_fn]
 pub fn header(
     head: TxHead,
@@ -184,7 +193,6 @@ pub fn header(
     ip6: Bit,
     tagged: Bit,
     udp_len: Bits<16>,
-    sum: Bits<20>,
 ) -> Bits<MAX_BITS> {
     let class = address.get_bits::<8>(elab!(qp_address::TRAFFIC_CLASS.lsb));
     let hops = address.get_bits::<8>(elab!(qp_address::HOP_LIMIT.lsb));
@@ -195,7 +203,7 @@ pub fn header(
     let v4: Bits<160> = cat!(
         dip.get_bits::<32>(0),
         sip.get_bits::<32>(0),
-        bswap(checksum_end(sum)),
+        bits::<16>(0), // checksum
         protocol,
         hops,
         bits::<16>(0x0040), // do not fragment

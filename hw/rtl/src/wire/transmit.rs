@@ -2,17 +2,14 @@
 //!
 //! ```text
 //!   seg, inline_data --> frames --> req ... chunk --> dma ... data, beat
-//!                          |  \-- TxFrame --> egress --> mac
+//!                          |  \-- head, ready --> egress --> mac
 //!                          |                    |
 //!                          +--- ByteRam --------+     written by byte, read by row
 //!   quick ------------------------------------> egress
 //! ```
 //! Waits for the MAC (not for ever while a command waits), `access` and `dma_read` only: see [`frames`](super::frames) and [`egress`](super::egress).
 
-use super::{
-    egress::Egress,
-    frames::{Frames, TxFrame},
-};
+use super::{egress::Egress, frames::Frames};
 use crate::{
     msg::{AccessReq, Chunk, DmaData, DmaRead, EpochMark, Qp, QpView, TxFault, TxHead, TxLeft, TxSeg},
     stream::{BeatSource, ByteRam, Sink, Source, TablePort},
@@ -103,7 +100,7 @@ impl<const W: usize> Transmit<W> {
             table: Default::default(),
             count: Default::default(),
             tx_bytes: Default::default(),
-            frames: Frames::new(qps, bytes, slots),
+            frames: Frames::new(bytes, slots),
             buffer: ByteRam::new(bytes, "block"),
             egress: Egress::new(qps),
         }
@@ -133,7 +130,8 @@ impl<const W: usize> Logic for Transmit<W> {
         self.buffer.raddr.next = self.egress.raddr.val();
         self.egress.rdata.next = self.buffer.rdata.val();
 
-        Source::<TxFrame>::join(&mut self.frames.frame, &mut self.egress.frame);
+        Source::<TxHead>::join(&mut self.frames.head, &mut self.egress.head);
+        Source::<Bits<8>>::join(&mut self.frames.ready, &mut self.egress.ready);
         self.frames.free.next = self.egress.free.val();
         self.frames.free_rows.next = self.egress.free_rows.val();
         Sink::<TxHead>::link(&mut self.quick, &mut self.egress.quick);
@@ -147,9 +145,6 @@ impl<const W: usize> Logic for Transmit<W> {
         self.view_addr.next = self.egress.view_addr.val();
         self.egress.view.next = self.view.val();
         TablePort::link(&mut self.table, &mut self.egress.table);
-        self.frames.table.next = self.table.req.val();
-        self.frames.table_we.next =
-            self.table.valid.val() && self.egress.table.ready.val() && self.table.req.val().write;
         self.count.next = self.egress.count.val();
         self.tx_bytes.next = self.egress.tx_bytes.val();
     }
