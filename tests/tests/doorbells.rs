@@ -95,7 +95,7 @@ fn a_storm_of_doorbells_with_all_dma_stalled() {
                 refused += 1;
             }
             // Direct WQEs whose words come from nowhere in order.
-            _ => ring(1, doorbell::DIRECT_WQE + 8 * rng.random_range(2..8), 8, any),
+            _ => ring(1, doorbell::DIRECT_WQE + 8 * rng.random_range(2..16), 8, any),
         }
         if k % 16 == 0 {
             bed.relax();

@@ -3,6 +3,7 @@
 use crate::function::{Error, Result};
 use crate::mr::{Remote, Sge};
 use crate::qp::{Body, Qp, Rts, put_sge};
+use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{
     MAX_INLINE, MAX_MESSAGE, MAX_SGE, MAX_WQE_BLOCKS, SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge,
 };
@@ -49,13 +50,14 @@ pub enum Operation {
 pub struct Post<'a> {
     body: &'a mut Body,
     posted: u32,
-    first: Option<[u8; WQE_BLOCK]>,
+    /// The only work request so far and its blocks, 0 if it cannot go directly.
+    direct: ([[u8; WQE_BLOCK]; DIRECT_BLOCKS], usize),
 }
 
 impl Qp<Rts> {
     /// Begins a batch.
     pub fn post(&mut self) -> Post<'_> {
-        Post { body: &mut self.body, posted: 0, first: None }
+        Post { body: &mut self.body, posted: 0, direct: ([[0; WQE_BLOCK]; DIRECT_BLOCKS], 0) }
     }
 }
 
@@ -118,7 +120,8 @@ impl Post<'_> {
         send_wqe::QPN.set(&mut wqe, self.body.qpn.into());
         let (ring, _) = wqe.as_chunks::<WQE_BLOCK>();
         self.body.push_send(wr_id, &ring[..blocks]);
-        self.first = (self.posted == 0 && blocks == 1).then_some(ring[0]);
+        let alone = self.posted == 0 && blocks <= DIRECT_BLOCKS;
+        self.direct = ([ring[0], ring[1]], if alone { blocks } else { 0 });
         self.posted += 1;
         Ok(())
     }
@@ -130,21 +133,22 @@ impl Post<'_> {
             return Err(Error::new("the send queue is full"));
         }
         self.body.push_send(wr_id, blocks);
-        (self.first, self.posted) = (None, self.posted + 1);
+        (self.direct.1, self.posted) = (0, self.posted + 1);
         Ok(())
     }
 
     /// Sends the batch off.
     pub fn ring(self) {}
 
-    /// Sends off a batch of a single small request with the request itself, which spares the device a fetch.
+    /// Sends off a batch of a single request with the request itself, which spares the device a fetch: for one of at most
+    /// [`DIRECT_BLOCKS`] blocks, that is with up to 96 bytes of inline data, or of any number of SGEs.
     pub fn ring_direct(self) {
-        if let Some(block) = self.first
-            && !self.body.device.0.life.is_over()
-        {
-            for (db, word) in self.body.direct.iter().zip(block.as_chunks::<8>().0) {
-                db.ring(u64::from_le_bytes(*word));
-            }
+        if self.body.device.0.life.is_over() {
+            return;
+        }
+        let (blocks, count) = &self.direct;
+        for (db, word) in self.body.direct.iter().zip(blocks[..*count].as_flattened().as_chunks::<8>().0) {
+            db.ring(u64::from_le_bytes(*word));
         }
     }
 }

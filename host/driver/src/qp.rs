@@ -11,6 +11,7 @@ use crate::memory::RingMemory;
 use crate::mr::{Access, Pd, Sge};
 use crate::posted::Posted;
 use abi::cmd::{attr, create_qp, head, modify_qp, op};
+use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
 use std::marker::PhantomData;
@@ -213,7 +214,9 @@ impl Pd {
                 send: ring(send, sq, doorbell::SQ),
                 recv: ring(recv, rq, doorbell::RQ),
                 shared,
-                direct: (0..8).map(|i| device.doorbell(doorbell::DIRECT_WQE + 8 * i)).collect(),
+                direct: (0..DIRECT_BLOCKS * WQE_BLOCK / 8)
+                    .map(|i| device.doorbell(doorbell::DIRECT_WQE + 8 * i))
+                    .collect(),
                 _pd: self.clone(),
                 cqs: [send_cq.handle.clone(), recv_cq.handle.clone()],
             }),

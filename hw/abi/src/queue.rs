@@ -171,8 +171,10 @@ pub mod doorbell {
     pub const CQ: usize = 0x10;
     /// Event queue: [`eq`](super::eq_db).
     pub const EQ: usize = 0x18;
-    /// Direct WQE: one block as eight 8-byte stores in ascending order, then the SQ doorbell.
-    pub const DIRECT_WQE: usize = 0x40;
+    /// Direct WQE: all its blocks, at most [`DIRECT_BLOCKS`], as 8-byte stores in ascending order, then the SQ doorbell.
+    pub const DIRECT_WQE: usize = 0x80;
+    /// Blocks of the longest direct WQE.
+    pub const DIRECT_BLOCKS: usize = 2;
 }
 
 layout! {

@@ -382,7 +382,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.send_queue.direct_valid.next = self.doorbell.direct_valid.val();
         self.recv_queue.ring.next = self.doorbell.rq.val();
         self.recv_queue.ring_valid.next = self.doorbell.rq_valid.val();
-        self.recv_queue.direct.next = 0.into();
+        self.recv_queue.direct.next = DirectWord { number: 0.into(), complete: false, data: 0.into() };
         self.recv_queue.direct_valid.next = false;
         self.completion.ring.next = self.doorbell.cq.val();
         self.completion.ring_valid.next = self.doorbell.cq_valid.val();
@@ -407,7 +407,9 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         comment!("requester and completer");
         self.scheduler.work.next = self.send_queue.work.val();
         self.scheduler.open.next = self.requester.open.val();
-        Source::<Qp>::join(&mut self.scheduler.pick, &mut self.requester.pick);
+        self.scheduler.woken.next = self.send_queue.woken.val();
+        self.scheduler.woken_valid.next = self.send_queue.woken_valid.val();
+        Source::<Pick>::join(&mut self.scheduler.pick, &mut self.requester.pick);
         Source::<GoBack>::join(&mut self.completer.back, &mut self.requester.back);
         Source::<Qp>::join(&mut self.completer.kick, &mut self.requester.kick);
         Source::<SendFault>::join(&mut self.requester.failed, &mut self.completer.fault);

@@ -393,6 +393,37 @@ pub struct Ring {
     pub sequence: Bits<2>,
 }
 
+/// The next word of a direct WQE. Source: queue/doorbell. Sink: queue/work_queue.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct DirectWord {
+    /// Which one; words come from 0 on without a gap, or begin anew at 0.
+    pub number: Bits<4>,
+    /// The last one, and the page that wrote them owns the queue: the WQE is complete, its doorbell follows.
+    pub complete: Bit,
+    /// The word.
+    pub data: Bits<64>,
+}
+
+/// A queue that has blocks to be read, as of this cycle. Source: queue/work_queue. Sink: the scheduler.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Woken {
+    /// Queue.
+    pub queue: Qp,
+    /// Its next block.
+    pub index: Bits<16>,
+}
+
+/// A QP that may send. Source: queue/scheduler. Sink: transport/requester.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Pick {
+    /// QP.
+    pub qpn: Qp,
+    /// It has just woken, and its next block is probably this one.
+    pub hinted: Bit,
+    /// That block's index.
+    pub index: Bits<16>,
+}
+
 /// State of a QP, read from control/qp_state.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct QpView {

@@ -4,14 +4,17 @@
 //! cycle     0      1      2      3
 //! bar       A      B
 //! owner RAM        (A)    A == page?
-//! sq, rq, ..                     A      (pulse)
+//! sq, direct              A             (pulse)
+//! rq, ..                         A      (pulse)
 //! ```
+//! The words of a direct WQE go on as they come; the last one says whether page and order were right.
+//!
 //! One access a cycle, accepted always: the outputs are pulses that their takers may not refuse, and the event about a
 //! refused doorbell is dropped when there is no room for it. A page that rings foreign objects can raise at most one event in
 //! [`EVENT_GAP`] cycles, so it cannot drown the asynchronous event queue.
 
 use crate::{
-    msg::{BarAccess, Event, Ring},
+    msg::{BarAccess, DirectWord, Event, Ring},
     stream::{Source, Table, TablePort},
 };
 use abi::{
@@ -44,6 +47,9 @@ struct Access {
     page: Bits<12>,
     number: Bits<24>,
     ring: Ring,
+    /// A word of a direct WQE, in order.
+    is_word: Bit,
+    word: DirectWord,
 }
 
 /// Owner of an object.
@@ -76,8 +82,8 @@ pub struct Doorbell {
     /// Consumer of an EQ.
     pub eq: Signal<Out, Ring>,
     pub eq_valid: Signal<Out, Bit>,
-    /// First block of a send WQE, told ahead of its doorbell.
-    pub direct: Signal<Out, Bits<512>>,
+    /// A word of a send WQE, told ahead of its doorbell.
+    pub direct: Signal<Out, DirectWord>,
     pub direct_valid: Signal<Out, Bit>,
     /// A doorbell was refused.
     pub event: Source<Event>,
@@ -92,11 +98,11 @@ pub struct Doorbell {
     refused: Reg<Bit>,
     /// Rows swept clear after reset; bit 12: all.
     swept: Reg<Bits<13>>,
-    /// Direct WQE: the page that writes it, the word that must come next, the words so far, the complete block.
+    /// Direct WQE: the page that writes it, the word that must come next (0: none), its QP and last word.
     page: Reg<Bits<12>>,
-    word: Reg<Bits<3>>,
-    block: DFF<Bits<512>>,
-    complete: DFF<Bits<512>>,
+    word: Reg<Bits<4>>,
+    direct_qpn: DFF<Bits<24>>,
+    direct_last: DFF<Bits<4>>,
     event_valid: Reg<Bit>,
     event_data: DFF<Event>,
     quiet: Reg<Bits<15>>,
@@ -126,7 +132,7 @@ impl Logic for Doorbell {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, first, second, third, refused, swept, page, word, event_valid, quiet);
-        dff_setup!(self, clock, block, complete, event_data);
+        dff_setup!(self, clock, direct_qpn, direct_last, event_data);
         clock!(self, clock, sq_owner, rq_owner, cq_owner, eq_owner);
         let qps: Bits<25> = elab!(bits::<25>(self._qps.0 as u64));
         let cqs: Bits<25> = elab!(bits::<25>(self._cqs.0 as u64));
@@ -154,27 +160,28 @@ impl Logic for Doorbell {
         }
         let is_direct = store
             && bar.wide
-            && at.get_bits::<6>(6) == elab!(doorbell::DIRECT_WQE as u64 / 64)
+            && at.get_bits::<5>(7) == elab!(doorbell::DIRECT_WQE as u64 / 128)
             && !at.get_bits::<3>(0).any();
-        let word = at.get_bits::<3>(3);
-        let in_order = !word.any() || word == self.word.q.val() && page == self.page.q.val();
+        let word = at.get_bits::<4>(3);
+        let follows = word == self.word.q.val() && page == self.page.q.val();
+        let in_order = is_direct && (!word.any() || follows);
+        let ends = in_order && word.any() && word == self.direct_last.q.val();
         if is_direct {
             kind = Kind::None;
-            self.word.d.next = if in_order { word + 1 } else { 0.into() };
+            self.word.d.next = if in_order && !ends { word + 1 } else { 0.into() };
             self.page.d.next = page;
-            for i in 0..8 {
-                if word == i {
-                    self.block.d.next.set_bits::<64>(64 * i, data);
-                }
+            if !word.any() {
+                let two = data.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)) != 1;
+                self.direct_last.d.next = if two { 15.into() } else { 7.into() };
             }
-            if in_order && word.all() {
+            if word == elab!(send_wqe::QPN.lsb as u64 / 64) {
+                self.direct_qpn.d.next = data.get_bits::<24>(elab!(send_wqe::QPN.lsb % 64));
+            }
+            if ends {
                 kind = Kind::Direct;
             }
         }
-        let mut target = number;
-        if is_direct {
-            target = self.block.q.val().get_bits::<24>(elab!(send_wqe::QPN.lsb));
-        }
+        let target = if is_direct { self.direct_qpn.q.val() } else { number };
         let wide_index = data.get_bits::<24>(elab!(cq_db::CONSUMER.lsb));
         let narrow_index = data.get_bits::<16>(elab!(ring_db::PRODUCER.lsb)).cast::<24>();
         self.first.d.next = Access {
@@ -188,6 +195,8 @@ impl Logic for Doorbell {
                 arm_solicited: data.get_bit(elab!(cq_db::ARM_SOLICITED.lsb)) && kind == Kind::Cq,
                 sequence: if kind == Kind::Cq { data.get_bits::<2>(elab!(cq_db::SEQUENCE.lsb)) } else { 0.into() },
             },
+            is_word: in_order,
+            word: DirectWord { number: word, complete: false, data },
         };
         self.sq_owner.re.next = kind == Kind::Sq || kind == Kind::Direct;
         self.rq_owner.re.next = kind == Kind::Rq;
@@ -198,11 +207,8 @@ impl Logic for Doorbell {
         self.cq_owner.raddr.next = target;
         self.eq_owner.raddr.next = target;
 
-        // Cycle 1: the direct WQE leaves the words to the next one.
+        // Cycle 1.
         self.second.d.next = self.first.q.val();
-        if self.first.q.val().kind == Kind::Direct {
-            self.complete.d.next = self.block.q.val();
-        }
 
         // Cycle 2: does the page own the object?
         let access = self.second.q.val();
@@ -246,18 +252,20 @@ impl Logic for Doorbell {
         self.event.valid.next = self.event_valid.q.val();
         self.event.data.next = self.event_data.q.val();
 
+        self.sq.next = access.ring;
+        self.sq_valid.next = access.kind == Kind::Sq && allowed;
+        self.direct.next = access.word;
+        self.direct.next.complete = access.kind == Kind::Direct && allowed;
+        self.direct_valid.next = access.is_word;
+
         // Cycle 3.
         let out = self.third.q.val();
-        self.sq.next = out.ring;
         self.rq.next = out.ring;
         self.cq.next = out.ring;
         self.eq.next = out.ring;
-        self.sq_valid.next = out.kind == Kind::Sq;
         self.rq_valid.next = out.kind == Kind::Rq;
         self.cq_valid.next = out.kind == Kind::Cq;
         self.eq_valid.next = out.kind == Kind::Eq;
-        self.direct.next = self.complete.q.val();
-        self.direct_valid.next = out.kind == Kind::Direct;
         let none: Bits<64> = 0.into();
         self.count.next = none.replace_bit(elab!(counter::DOORBELL_REFUSED), self.refused.q.val());
 
@@ -361,11 +369,13 @@ mod tests {
         let mut rng = verilate::rng(seed);
         let mut m = model();
         let mut owner: HashMap<(usize, u64), u64> = HashMap::new();
-        // What comes out three cycles later: ring, direct WQE, or a refusal.
-        type Late = (Option<(usize, Vec<u8>)>, Option<Vec<u8>>, bool);
+        // What comes out three cycles later: ring or a refusal; send queues and words of direct WQEs come after two.
+        type Late = (Option<(usize, Vec<u8>)>, bool);
         let mut late: VecDeque<Late> = vec![Default::default(); 3].into();
-        let mut wqe: (u64, u64, Vec<u8>) = (0, 0, vec![0; 64]);
-        let (mut rings, mut directs, mut refusals) = (0, 0, 0);
+        let mut sooner: VecDeque<(Option<Vec<u8>>, Option<DirectWord>)> = vec![Default::default(); 2].into();
+        // The word that comes next, its page, the words so far.
+        let mut wqe: (u64, u64, Vec<u8>) = (0, 0, vec![0; 128]);
+        let (mut rings, mut directs, mut refusals) = (0, [0, 0], 0);
         for _ in 0..verilate::scale(40_000) {
             if m.get("table.valid") == 0 && rng.random_bool(0.2) {
                 let kind = rng.random_range(0..4);
@@ -386,13 +396,16 @@ mod tests {
                     if rng.random_bool(0.97) {
                         page = wqe.1.max(1);
                     }
-                    0x40 + 8 * if rng.random_bool(0.95) { wqe.0 } else { rng.random_range(0..8) }
+                    0x80 + 8 * if rng.random_bool(0.97) { wqe.0 } else { rng.random_range(0..16) }
                 }
                 7..9 => 8 * rng.random_range(0..4),
                 _ => 4 * rng.random_range(0..1024),
             };
             let at = if wide { at & !7 } else { at };
-            if at == 0x58 {
+            if at == 0x80 {
+                data = data & !(7 << 16) | rng.random_range(1..=2) << 16;
+            }
+            if at == 0x98 {
                 data = data & !(0xff_ffff << 32) | (number & 63) << 32;
             }
             m.set("bar_valid", valid as u64);
@@ -403,6 +416,7 @@ mod tests {
             m.eval();
 
             let mut now: Late = Default::default();
+            let mut soon = (None, None);
             let owns = |kind: usize, number: u64| {
                 number < SIZES[kind] && owner.get(&(kind, number)).is_some_and(|o| *o == page)
             };
@@ -411,42 +425,50 @@ mod tests {
                     0 | 8 | 0x10 | 0x18 if wide => {
                         let kind = at as usize / 8;
                         match owns(kind, data & 0xff_ffff) {
+                            true if kind == 0 => soon.0 = Some(expected(kind, data)),
                             true => now.0 = Some((kind, expected(kind, data))),
-                            false => now.2 = true,
+                            false => now.1 = true,
                         }
                     }
-                    0x40..0x80 if wide => {
-                        let word = (at - 0x40) / 8;
+                    0x80..0x100 if wide => {
+                        let word = (at - 0x80) / 8;
                         wqe.2[word as usize * 8..][..8].copy_from_slice(&data.to_le_bytes());
                         let in_order = word == 0 || word == wqe.0 && page == wqe.1;
-                        wqe.0 = if in_order { (word + 1) % 8 } else { 0 };
+                        let one = abi::queue::send_wqe::BLOCKS.get(&wqe.2) == 1;
+                        let ends = in_order && word == if one { 7 } else { 15 };
+                        wqe.0 = if in_order && !ends { word + 1 } else { 0 };
                         wqe.1 = page;
-                        if in_order && word == 7 {
-                            match owns(0, abi::queue::send_wqe::QPN.get(&wqe.2)) {
-                                true => now.1 = Some(wqe.2.clone()),
-                                false => now.2 = true,
-                            }
+                        let complete = ends && owns(0, abi::queue::send_wqe::QPN.get(&wqe.2));
+                        now.1 = ends && !complete;
+                        if in_order {
+                            soon.1 = Some(DirectWord { number: word.to_bits(), complete, data: data.to_bits() });
+                            directs[!one as usize] += complete as u64;
                         }
                     }
-                    _ => now.2 = true,
+                    _ => now.1 = true,
                 }
             }
+            sooner.push_back(soon);
+            let (sq, word) = sooner.pop_front().unwrap();
+            assert_eq!(m.bit("sq_valid"), sq.is_some());
+            assert_eq!(m.bit("direct_valid"), word.is_some());
+            if let Some(want) = &sq {
+                assert_eq!(m.bytes("sq"), *want);
+            }
+            if let Some(want) = word {
+                assert_eq!(m.bytes("direct"), bits::of(want));
+            }
             late.push_back(now);
-            let (ring, direct, refused) = late.pop_front().unwrap();
-            for (kind, name) in OUT.iter().enumerate() {
+            let (ring, refused) = late.pop_front().unwrap();
+            for (kind, name) in OUT.iter().enumerate().skip(1) {
                 let want = ring.as_ref().filter(|r| r.0 == kind);
                 assert_eq!(m.bit(&*format!("{name}_valid")), want.is_some());
                 if let Some(want) = want {
                     assert_eq!(m.bytes(*name), want.1);
                 }
             }
-            assert_eq!(m.bit("direct_valid"), direct.is_some());
-            if let Some(direct) = &direct {
-                assert_eq!(m.bytes("direct"), direct);
-            }
             assert_eq!(m.get("count"), (refused as u64) << counter::DOORBELL_REFUSED);
-            rings += ring.is_some() as u64;
-            directs += direct.is_some() as u64;
+            rings += ring.is_some() as u64 + sq.is_some() as u64;
             refusals += refused as u64;
             let taken = m.bit("table.ready");
             if taken {
@@ -460,8 +482,8 @@ mod tests {
                 m.set("table.valid", 0);
             }
         }
-        println!("{rings} rings, {directs} direct WQEs, {refusals} refused");
-        assert!(rings > 500 && directs > 50 && refusals > 500);
+        println!("{rings} rings, {directs:?} direct WQEs of one and two blocks, {refusals} refused");
+        assert!(rings > 500 && directs[0] > 50 && directs[1] > 20 && refusals > 500);
     }
 
     #[test]

@@ -5,12 +5,17 @@
 //! work,open   A,B    (scan)
 //! pick                        A      B      (A again a round later, if it is still set)
 //! ```
+//! A queue that wakes while there is nothing else to pick is picked in the same cycle.
+//!
 //! A pick a cycle while a group of 64 QPs has several, one in at most three cycles else. A pick may be stale by a
 //! few cycles: the requester checks everything again on the row it reads, and drops a QP that it is just processing.
 //! Waits only for the requester to take a pick.
 
 use super::flags::Scan;
-use crate::{msg::Qp, stream::Source};
+use crate::{
+    msg::{Pick, Woken},
+    stream::Source,
+};
 use hdl::prelude::*;
 
 /// The scheduler of N QPs.
@@ -22,7 +27,11 @@ pub struct Scheduler<const N: usize> {
     pub work: Signal<In, Bits<N>>,
     /// QPs that may send.
     pub open: Signal<In, Bits<N>>,
-    pub pick: Source<Qp>,
+    /// A queue that just got such blocks.
+    pub woken: Signal<In, Woken>,
+    pub woken_valid: Signal<In, Bit>,
+    /// The next QP. Here `valid` may fall again: a hint counts in its own cycle only.
+    pub pick: Source<Pick>,
     scan: Scan<N>,
 }
 
@@ -31,7 +40,16 @@ impl<const N: usize> Logic for Scheduler<N> {
     fn update(&mut self) {
         clock_reset!(self, clock, rst, scan);
         self.scan.bits.next = self.work.val() & self.open.val();
-        Source::<Qp>::link(&mut self.pick, &mut self.scan.pick);
+        let woken = self.woken.val();
+        let found = self.scan.pick.valid.val();
+        let hints = self.woken_valid.val() && self.open.val().get_bit(woken.queue.index());
+        self.scan.pick.ready.next = self.pick.ready.val();
+        self.pick.valid.next = found || hints;
+        self.pick.data.next = Pick {
+            qpn: if found { self.scan.pick.data.val() } else { woken.queue },
+            hinted: !found,
+            index: woken.index,
+        };
     }
 }
 
@@ -62,7 +80,7 @@ mod tests {
             m.set("pick.ready", rng.random_bool(ready) as u64);
             m.eval();
             if m.bit("pick.valid") && m.bit("pick.ready") {
-                out.push((cycle, m.get("pick.data") as usize));
+                out.push((cycle, m.get("pick.data.qpn") as usize));
             }
             m.tick();
         }
@@ -109,6 +127,35 @@ mod tests {
                 let limit = if want.len() == 1 { 6 } else { 3 };
                 assert!(gap <= limit, "{gap} cycles between two picks of {want:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_woken_qp_is_picked_in_the_same_cycle() {
+        const N: usize = 256;
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut m = Model::of(Scheduler::<N>::default, Options::default()).unwrap();
+        m.reset();
+        let none = vec![false; N];
+        for (queue, open, busy) in [(200, true, false), (200, false, false), (7, true, true)] {
+            let opens: Vec<bool> = (0..N).map(|i| open && i == queue || i == 3).collect();
+            let work: Vec<bool> = (0..N).map(|i| busy && i == 3).collect();
+            let _ = picks(&mut m, &work, &opens, 20, if busy { 0.0 } else { 1.0 }, &mut rng);
+            m.set("woken.queue", queue as u64);
+            m.set("woken.index", 77);
+            m.set("woken_valid", 1);
+            m.set("pick.ready", 1);
+            m.eval();
+            assert_eq!(m.bit("pick.valid"), open || busy);
+            if busy {
+                assert_eq!((m.get("pick.data.qpn"), m.bit("pick.data.hinted")), (3, false));
+            } else if open {
+                let hinted = (m.get("pick.data.qpn") as usize, m.bit("pick.data.hinted"), m.get("pick.data.index"));
+                assert_eq!(hinted, (queue, true, 77));
+            }
+            m.tick();
+            m.set("woken_valid", 0);
+            let _ = picks(&mut m, &none, &none, 20, 1.0, &mut rng);
         }
     }
 

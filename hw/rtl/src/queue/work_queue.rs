@@ -7,24 +7,25 @@
 //! ```text
 //! cycle     0        1        2         3        4
 //!           choose   (RAM)    differ-   decide   write row, flags,
-//!           queue             ences              DMA read, error
+//!           queue             ences              hint, DMA read, error
 //! ```
 //! A doorbell writes the producer RAM and sets the queue's *dirty* bit; the finder brings the queue up later. Fetches live in
 //! 64 slots and are retired in the order in which they were made, whatever the order of their data, so a queue's blocks appear
 //! in order. The size check of a doorbell counts from the furthest consumer index, for the driver may post anew what a late ACK
 //! completes behind a go back. A go back or load marks the queue's slots void: their data is dropped and they retire without effect.
-//! A direct WQE that is the next block takes a slot without a DMA read.
+//! A direct WQE that is the next one is on chip without a fetch; until it is in the block RAM the reader gets it from the register.
+//! A doorbell that meets an idle finder becomes an operation at once, and a queue that gets blocks wakes the scheduler with a hint.
 //!
 //! A fetch starts only with a slot free, and its data has its place in the ring: nothing that comes in ever waits. Out,
 //! the block waits for `dma_read` and for the QP error intake, which do not wait for it.
 
 use super::flags::{Flags, Scan, is_size};
 use crate::{
-    msg::{DmaData, DmaRead, Qp, QpError, QpView, QueueIndex, QueueView, Ring},
+    msg::{DirectWord, DmaData, DmaRead, Qp, QpError, QpView, QueueIndex, QueueView, Ring, Woken},
     stream::{Fifo, FreshTable, Sink, Source, Table, TablePort},
 };
 use abi::{
-    queue::send_wqe,
+    queue::{doorbell::DIRECT_BLOCKS, send_wqe},
     status::{cause, counter},
     table::{qp_recv, qp_send},
 };
@@ -111,13 +112,13 @@ struct Slot {
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum Direct {
     None,
-    /// Told, its doorbell not yet seen.
+    /// Its words come.
+    Filling,
+    /// Complete, its doorbell not yet seen.
     Told,
     /// Posted: to be used when the queue comes up.
     Posted,
-    /// Takes its slot.
-    Chosen,
-    /// Has its slot, waits for a free cycle of the block RAM.
+    /// On chip, waits for free cycles of the block RAM.
     Writing,
 }
 
@@ -129,8 +130,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     /// A doorbell.
     pub ring: Signal<In, Ring>,
     pub ring_valid: Signal<In, Bit>,
-    /// First block of a send WQE, before its doorbell.
-    pub direct: Signal<In, Bits<512>>,
+    /// Words of a send WQE, before its doorbell.
+    pub direct: Signal<In, DirectWord>,
     pub direct_valid: Signal<In, Bit>,
     /// Rows of QP_SEND or QP_RECV; a read gives the live indices.
     pub table: TablePort,
@@ -151,6 +152,9 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     pub data_valid: Signal<In, Bit>,
     /// Queues with blocks on chip that were not consumed.
     pub work: Signal<Out, Bits<N>>,
+    /// A queue got or has such blocks: they may be read in this cycle.
+    pub woken: Signal<Out, Woken>,
+    pub woken_valid: Signal<Out, Bit>,
     /// A doorbell out of range, or a DMA error.
     pub error: Source<QpError>,
     /// Reads a QP's generation for an error.
@@ -180,11 +184,13 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     old_consumer: DFF<Bits<16>>,
     new: DFF<State>,
     new_consumer: DFF<Bits<16>>,
-    /// Decided: fetch this many blocks, from here; take the direct WQE; more remains; error.
+    /// The last doorbell.
+    rang: Reg<Bit>,
+    rang_queue: DFF<Qp>,
+    /// Decided: fetch this many blocks, from here; more remains; error.
     fetch: Reg<Bits<3>>,
     fetch_from: DFF<Bits<58>>,
     fetch_index: DFF<Bits<16>>,
-    use_direct: Reg<Bit>,
     more: Reg<Bit>,
     fault: Reg<Bits<8>>,
     /// The end of a load or go back: rows that others write too.
@@ -212,8 +218,15 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     data_beat: DFF<Bits<W>>,
     // Direct WQE.
     direct_state: Reg<Direct>,
-    direct_block: DFF<Bits<512>>,
-    direct_slot: DFF<Bits<6>>,
+    direct_words: [DFF<Bits<64>>; 8 * DIRECT_BLOCKS],
+    /// Blocks of it that are in the block RAM.
+    direct_written: Reg<Bit>,
+    /// The reader asked for block `hit_second` of it; what it gets instead of the RAM's.
+    hit: Reg<Bit>,
+    hit_second: DFF<Bit>,
+    shown: Reg<Bit>,
+    fresh_read: Reg<Bit>,
+    shown_words: [DFF<Bits<64>>; 8],
     // Output.
     reads: Fifo<DmaRead>,
     errors: Fifo<QpError>,
@@ -259,11 +272,12 @@ fn later(a: Bits<16>, b: Bits<16>) -> Bits<16> {
 impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, first, second, third, fourth, fetch, use_direct, more, fault, last, last_producer);
+        regs!(self, clock, rst, first, second, third, fourth, rang, fetch, more, fault, last, last_producer);
         regs!(self, clock, rst, last_consumer, slot_queue, missing, void, bad, head, tail, used, looked, back_valid);
-        regs!(self, clock, rst, came, came_void, came_bad, data_in, direct_state, error_step);
+        regs!(self, clock, rst, came, came_void, came_bad, data_in, direct_state, direct_written, error_step);
+        regs!(self, clock, rst, hit, shown, fresh_read);
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, fetch_index);
-        dff_setup!(self, clock, data_word, data_beat, direct_block, direct_slot);
+        dff_setup!(self, clock, data_word, data_beat, direct_words, rang_queue, hit_second, shown_words);
         clock!(self, clock, place, state, producer, consumer, seen);
         clock_reset!(self, clock, rst, dirty, ready, scan, reads, errors);
         for b in 0..8 {
@@ -282,7 +296,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             self.banks[b].re.next = self.re.val();
             self.banks[b].raddr.next = row;
         }
-        self.block.next = cat!(
+        let stored = cat!(
             512;
             self.banks[7].rdata.val(),
             self.banks[6].rdata.val(),
@@ -293,6 +307,42 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             self.banks[1].rdata.val(),
             self.banks[0].rdata.val()
         );
+        let shown = cat!(
+            512;
+            self.shown_words[7].q.val(),
+            self.shown_words[6].q.val(),
+            self.shown_words[5].q.val(),
+            self.shown_words[4].q.val(),
+            self.shown_words[3].q.val(),
+            self.shown_words[2].q.val(),
+            self.shown_words[1].q.val(),
+            self.shown_words[0].q.val()
+        );
+        self.block.next = if self.shown.q.val() { shown } else { stored };
+        // A direct WQE that is not in the RAM yet.
+        let direct_index =
+            self.direct_words[elab!(send_wqe::INDEX.lsb / 64)].q.val().get_bits::<16>(elab!(send_wqe::INDEX.lsb % 64));
+        let direct_queue =
+            self.direct_words[elab!(send_wqe::QPN.lsb / 64)].q.val().get_bits::<12>(elab!(send_wqe::QPN.lsb % 64));
+        let direct_two = self.direct_words[0].q.val().get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)) != 1;
+        let ahead = self.index.val() - direct_index;
+        let within = !ahead.get_bits::<15>(1).any() && (direct_two || !ahead.get_bit(0));
+        let held = self.direct_state.q.val() == Direct::Writing;
+        self.fresh_read.d.next = self.re.val();
+        if self.re.val() {
+            self.hit.d.next = held && within && self.number.val() == direct_queue;
+            self.hit_second.d.next = ahead.get_bit(0);
+        }
+        if self.fresh_read.q.val() {
+            self.shown.d.next = self.hit.q.val();
+            if self.hit.q.val() {
+                for w in 0..8 {
+                    let second = self.direct_words[w + 8].q.val();
+                    self.shown_words[w].d.next =
+                        if self.hit_second.q.val() { second } else { self.direct_words[w].q.val() };
+                }
+            }
+        }
         self.seen.re.next = self.re.val();
         self.seen.raddr.next = self.number.val().cast::<24>();
         self.view.next = self.seen.rdata.val();
@@ -338,8 +388,14 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             op.kind = Kind::Retire;
             op.queue = came.queue;
             op.bad = self.came_bad.q.val();
-        } else if self.scan.pick.valid.val() && fetch_room {
-            op.kind = Kind::Fetch;
+        } else if fetch_room {
+            // A doorbell that finds nothing else to do goes at once; else the finder comes upon its queue.
+            if self.scan.pick.valid.val() {
+                op.kind = Kind::Fetch;
+            } else if self.rang.q.val() {
+                op.kind = Kind::Fetch;
+                op.queue = self.rang_queue.q.val();
+            }
         }
         let taken = first.kind != Kind::None && first.queue == op.queue
             || second.kind != Kind::None && second.queue == op.queue
@@ -349,7 +405,9 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         if taken {
             op.kind = Kind::None;
         }
-        self.scan.pick.ready.next = op.kind == Kind::Fetch;
+        let fetches = op.kind == Kind::Fetch;
+        self.scan.pick.ready.next = fetches;
+        let at_once = fetches && !self.scan.pick.valid.val();
         self.first.d.next = op;
         let go = op.kind != Kind::None;
         let at = op.queue.cast::<24>();
@@ -394,11 +452,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let mut fetch: Bits<3> = 0.into();
         let mut fault: Bits<8> = 0.into();
         let mut more: Bit = false;
-        let mut use_direct: Bit = false;
         let mut direct = self.direct_state.q.val();
-        let direct_block = self.direct_block.q.val();
-        let direct_index = direct_block.get_bits::<16>(elab!(send_wqe::INDEX.lsb));
-        let direct_queue = direct_block.get_bits::<12>(elab!(send_wqe::QPN.lsb));
+        let direct_blocks: Bits<3> = if direct_two { 2.into() } else { 1.into() };
         // Fetches end at multiples of 4 blocks and at the end of a smaller ring.
         let in_four = old.asked.get_bits::<2>(0);
         let to_end = if d.size == 1 {
@@ -419,19 +474,24 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                     fault = bits::<8>(cause::DOORBELL_RANGE as u64);
                 } else if !old.dead {
                     new.posted = old.asked + d.wanted;
-                    if armed && direct_index == old.asked && d.wanted.any() && d.room.any() {
-                        use_direct = true;
-                        fetch = 1.into();
-                        direct = Direct::Chosen;
-                    } else if d.room >= full.cast::<16>() {
-                        // When room is what limits, wait for a whole fetch of it.
-                        fetch = full;
+                    let blocks = direct_blocks.cast::<16>();
+                    let next = armed && direct_index == old.asked && old.asked == old.fetched;
+                    if next && d.wanted >= blocks && d.room >= blocks {
+                        direct = Direct::Writing;
+                        new.asked = old.asked + blocks;
+                        new.fetched = new.asked;
+                        more = d.wanted != blocks;
+                    } else {
+                        if d.room >= full.cast::<16>() {
+                            // When room is what limits, wait for a whole fetch of it.
+                            fetch = full;
+                        }
+                        if armed {
+                            direct = Direct::None;
+                        }
+                        more = fetch.any() && d.wanted != fetch.cast::<16>();
+                        new.asked = old.asked + fetch.cast::<16>();
                     }
-                    if armed && direct_index != old.asked {
-                        direct = Direct::None;
-                    }
-                    more = fetch.any() && d.wanted != fetch.cast::<16>();
-                    new.asked = old.asked + fetch.cast::<16>();
                 }
             }
             Kind::Retire => {
@@ -461,7 +521,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             Kind::Load => {
                 new = State { posted: 0.into(), asked: 0.into(), fetched: 0.into(), furthest: 0.into(), dead: false };
                 new_consumer = 0.into();
-                if direct_queue == third.queue && (direct == Direct::Posted || direct == Direct::Told) {
+                if direct_queue == third.queue {
                     direct = Direct::None;
                 }
             }
@@ -473,7 +533,6 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.fetch_index.d.next = old.asked;
         let offset = old.asked & (d.size - 1);
         self.fetch_from.d.next = self.old_place.q.val().base + offset.cast::<58>();
-        self.use_direct.d.next = use_direct;
         self.more.d.next = more;
         self.fault.d.next = fault;
 
@@ -506,6 +565,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.ready.drop.next = false;
         self.ready.drop_group.next = 0.into();
         self.work.next = self.ready.bits.val();
+        self.woken_valid.next = writes && has_work;
+        self.woken.next = Woken { queue: fourth.queue, index: self.new_consumer.q.val() };
 
         let fetch = self.fetch.q.val();
         let tail = self.tail.q.val().get_bits::<6>(0);
@@ -516,7 +577,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             self.slots[s].waddr.next = tail;
             self.slots[s].wdata.next = slot;
         }
-        self.reads.s.valid.next = enter && !self.use_direct.q.val();
+        self.reads.s.valid.next = enter;
         self.reads.s.data.next = DmaRead {
             iova: cat!(64; self.fetch_from.q.val(), bits::<6>(0)),
             len: cat!(14; bits::<5>(0), fetch, bits::<6>(0)),
@@ -577,8 +638,10 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.table.rdata.next.set_bits::<16>(elab!(qp_send::FETCHED.lsb), new.fetched);
 
         // ---- Dirty queues.
-        self.dirty.set[0].next = rung;
-        self.dirty.set_at[0].next = ring.number;
+        self.rang.d.next = rung;
+        self.rang_queue.d.next = ring.number;
+        self.dirty.set[0].next = self.rang.q.val() && !at_once;
+        self.dirty.set_at[0].next = self.rang_queue.q.val();
         self.dirty.set[1].next = consumed;
         self.dirty.set_at[1].next = eaten.queue;
         let again = last_done && last.kind == Kind::Back;
@@ -605,23 +668,25 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let comes = self.data_in.q.val();
         let tag = word.tag.get_bits::<6>(0);
         let lands = comes && !self.void.q.val().get_bit(tag.index());
-        let writing = self.direct_state.q.val() == Direct::Writing && !comes;
-        let index = if writing { direct_index } else { of.index + word.dest.get_bits::<2>(6).cast::<16>() };
+        let writing = held && !comes;
+        let second = self.direct_written.q.val();
+        let index = if writing {
+            direct_index + (if second { bits::<16>(1) } else { bits::<16>(0) })
+        } else {
+            of.index + word.dest.get_bits::<2>(6).cast::<16>()
+        };
         let whose = if writing { direct_queue } else { of.queue };
         let line = (whose.cast::<16>() * depth.get_bits::<16>(0)).get_bits::<24>(0) + (index & mask).cast::<24>();
         for b in 0..8 {
             let lane: Bits<3> = bits::<3>((b / (W / 64) * (W / 64)) as u64);
             self.banks[b].we.next = writing || lands && word.dest.get_bits::<3>(3) == lane;
             self.banks[b].waddr.next = line;
-            self.banks[b].wdata.next =
-                if writing { direct_block.get_bits::<64>(64 * b) } else { beat.get_bits::<64>(64 * b % W) };
+            let of_second = self.direct_words[b + 8].q.val();
+            let of_direct = if second { of_second } else { self.direct_words[b].q.val() };
+            self.banks[b].wdata.next = if writing { of_direct } else { beat.get_bits::<64>(64 * b % W) };
         }
-        let direct_slot = self.direct_slot.q.val();
         if comes {
             self.missing[tag.index()].d.next = self.missing[tag.index()].q.val() - word.bytes.cast::<9>();
-        }
-        if writing {
-            self.missing[direct_slot.index()].d.next = 0.into();
         }
         if enter {
             self.missing[tail.index()].d.next = cat!(9; fetch, bits::<6>(0));
@@ -654,7 +719,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.slots[1].re.next = some;
         self.slots[1].raddr.next = head;
         self.looked.d.next = some;
-        let done = !self.missing[head.index()].q.val().any();
+        let missing = self.missing[head.index()].q.val();
+        let done = !missing.any() || comes && tag == head && missing == word.bytes.cast::<9>();
         let pop = self.looked.q.val() && done && (!self.back_valid.q.val() || retire);
         if retire {
             self.back_valid.d.next = false;
@@ -666,7 +732,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             self.back_valid.d.next = true;
             self.came.d.next = self.slots[1].rdata.val();
             self.came_void.d.next = void.get_bit(head.index());
-            self.came_bad.d.next = self.bad.q.val().get_bit(head.index());
+            self.came_bad.d.next = bad.get_bit(head.index());
             self.head.d.next = self.head.q.val() + 1;
             self.looked.d.next = false;
         }
@@ -682,14 +748,27 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             let next = ring.number == direct_queue && beyond.any() && !beyond.get_bit(15);
             direct = if next { Direct::Posted } else { Direct::None };
         }
-        if self.use_direct.q.val() {
-            direct = Direct::Writing;
-            self.direct_slot.d.next = tail;
+        if direct != Direct::Writing {
+            self.direct_written.d.next = false;
         } else if writing {
-            direct = Direct::None;
-        } else if self.direct_valid.val() && direct != Direct::Chosen && direct != Direct::Writing {
-            direct = Direct::Told;
-            self.direct_block.d.next = self.direct.val();
+            self.direct_written.d.next = direct_two && !second;
+            if second || !direct_two {
+                direct = Direct::None;
+            }
+        }
+        let told = self.direct.val();
+        if self.direct_valid.val() {
+            // One that is posted is not disturbed: the words of the next are not taken then.
+            let begins = !told.number.any();
+            if begins && direct != Direct::Posted && direct != Direct::Writing {
+                direct = Direct::Filling;
+            }
+            if direct == Direct::Filling {
+                self.direct_words[told.number.index()].d.next = told.data;
+                if told.complete {
+                    direct = Direct::Told;
+                }
+            }
         }
         self.direct_state.d.next = direct;
 

@@ -202,6 +202,17 @@ impl Bench {
         self.m.set("ring_valid", 1);
     }
 
+    /// Tells a direct WQE, word by word.
+    fn tell(&mut self, blocks: &[[u8; 64]], words: usize) {
+        for (i, word) in blocks.concat().chunks(8).enumerate().take(words) {
+            self.m.set("direct.number", i as u64);
+            self.m.set("direct.complete", (i + 1 == 8 * blocks.len()) as u64);
+            self.m.set("direct.data", u64::from_le_bytes(word.try_into().unwrap()));
+            self.m.set("direct_valid", 1);
+            self.cycle();
+        }
+    }
+
     fn consume(&mut self, q: usize, to: u16) {
         let queue = &mut self.queues[q];
         queue.consumed = to;
@@ -295,7 +306,7 @@ fn random_traffic<const W: usize>(blocks: usize, rounds: usize) {
                 let n = b.rng.random_range(0..=free.min(6)) as u16;
                 b.post(q, n);
                 if n > 0 && b.rng.random_bool(0.3) {
-                    // The same with a direct WQE before it, sometimes a stale or foreign one.
+                    // The same with a direct WQE before it, sometimes a stale, foreign or incomplete one.
                     let first = queue.posted.wrapping_add(if b.rng.random_bool(0.2) { 1 } else { 0 });
                     let of = if b.rng.random_bool(0.1) { (q + 1) % 4 } else { q };
                     let at = (queue.posted as u32 % size) as usize;
@@ -305,13 +316,17 @@ fn random_traffic<const W: usize>(blocks: usize, rounds: usize) {
                     }
                     send_wqe::INDEX.set(&mut block, first as u64);
                     send_wqe::QPN.set(&mut block, of as u64);
+                    let sound = first == queue.posted && of == q;
+                    let two = sound && n > 1 && b.rng.random_bool(0.5);
+                    send_wqe::BLOCKS.set(&mut block, 1 + two as u64);
                     if first == queue.posted && of == q {
                         b.queues[q].memory[at] = block;
                     }
                     b.m.set("ring_valid", 0);
-                    b.m.set_bytes("direct", &block);
-                    b.m.set("direct_valid", 1);
-                    b.cycle();
+                    let second = b.queues[q].memory[((queue.posted as u32 + 1) % size) as usize];
+                    let words = if b.rng.random_bool(0.95) { 16 } else { b.rng.random_range(1..8) };
+                    let both = [block, second];
+                    b.tell(&both[..1 + two as usize], words);
                     let index = b.queues[q].posted;
                     b.ring(q, index);
                     directs += 1;
@@ -486,6 +501,68 @@ fn blocks_keep_up() {
 }
 
 /// One queue over the end of its 16-bit indices.
+/// From the doorbell to the hint it takes 5 cycles, and the reader gets both blocks in that very cycle, whatever else comes.
+fn direct_wqes_are_there_at_once<const W: usize>() {
+    let mut b = Bench::new::<W>(8, 1);
+    b.dma_ready = 1.0;
+    b.latency = (20, 20);
+    (0..2).for_each(|q| b.load(q, 6));
+    let mut fetches = 0;
+    for round in 0..50u16 {
+        // In every second round data of the other queue comes meanwhile, and keeps the block RAM busy.
+        if round % 2 == 1 {
+            b.post(1, 4);
+            fetches += 1;
+            b.cycle();
+            (0..round % 17).for_each(|_| b.cycle());
+        }
+        let at = b.queues[0].posted;
+        b.post(0, 2);
+        b.m.set("ring_valid", 0);
+        let blocks: Vec<[u8; 64]> = (0..2)
+            .map(|i| {
+                let block = &mut b.queues[0].memory[((at + i) % 64) as usize];
+                send_wqe::BLOCKS.set(block, 2);
+                *block
+            })
+            .collect();
+        b.tell(&blocks, 16);
+        b.ring(0, at + 2);
+        let mut waited = 0;
+        while !(b.m.bit("woken_valid") && b.m.get("woken.queue") == 0) {
+            b.cycle();
+            b.m.eval();
+            waited += 1;
+            assert!(waited < 20, "round {round}");
+        }
+        assert!(round % 2 == 1 || waited == 5, "a hint after {waited} cycles");
+        assert_eq!(b.m.get("woken.index"), at as u64);
+        for (i, want) in blocks.iter().enumerate() {
+            let (block, posted, fetched) = b.read(0, at + i as u16);
+            assert_eq!((block, posted, fetched), (want.to_vec(), at + 2, at + 2), "round {round}");
+        }
+        (0..30).for_each(|_| b.cycle());
+        assert_eq!(b.read(0, at + 1).0, blocks[1], "from the block RAM");
+        b.consume(0, at + 2);
+        b.queues[0].completed = at + 2;
+        (0..40).for_each(|_| b.cycle());
+        let posted = b.queues[1].posted;
+        b.consume(1, posted);
+        b.cycle();
+    }
+    assert_eq!(b.fetches, fetches, "fetches of the other queue only");
+}
+
+#[test]
+fn direct_wqes_are_there_at_once_512() {
+    direct_wqes_are_there_at_once::<512>();
+}
+
+#[test]
+fn direct_wqes_are_there_at_once_64() {
+    direct_wqes_are_there_at_once::<64>();
+}
+
 #[test]
 fn indices_wrap() {
     let mut b = Bench::new::<512>(32, 7);

@@ -4,11 +4,13 @@
 //! quantum of [`QUANTUM`] bytes of it, over several messages if they are small:
 //!
 //! ```text
-//! cycle    0      1    2      3    4      5      6       7      8     9
+//! cycle    0      1    2      3    4      5      6       7      8
 //! front    pick   .    row    .    WQE    full
-//! engine                             load  Decode  Check  Find  Emit   (next packet: Check; next WQE: Decode)
+//!          hinted .    both
+//! engine                             load  Check  Find  Emit   (next packet: Check; next WQE: Decode)
 //! ```
-//! A message of one packet takes 4 cycles, 5 if it is the only one of its pick; each further SGE of a packet takes 2. The engine
+//! A hinted pick reads the WQE that it names beside the row; if the row does not want that one it is read as always.
+//! A message of one packet takes 4 cycles; each further SGE of a packet takes 2. The engine
 //! alone writes rows: between two picks it also does go backs, faults of frames, and the table bus. The front drops a pick
 //! whose QP the engine has in hand, and the engine's other work drops a QP from the front: so no row is stale.
 //!
@@ -34,7 +36,8 @@ use super::{
 };
 use crate::{
     msg::{
-        Acked, EpochMark, GoBack, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead, TxSeg,
+        Acked, EpochMark, GoBack, Pick, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead,
+        TxSeg,
     },
     queue::flags::{Flags, is_size},
     stream::{BadRow, GuardedTable, Sink, Source, Table, TablePort},
@@ -99,7 +102,7 @@ pub struct Requester<const N: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
     /// QPs with work that are open.
-    pub pick: Sink<Qp>,
+    pub pick: Sink<Pick>,
     pub open: Signal<Out, Bits<N>>,
     /// Reads a block of a send queue, on `sq_block` and `sq_view` two cycles later.
     pub sq_re: Signal<Out, Bit>,
@@ -158,6 +161,9 @@ pub struct Requester<const N: usize> {
     front_progress: DFF<Progress>,
     front_head: DFF<Head>,
     front_kicked: Reg<Bit>,
+    /// The block that a hint named is read beside the row.
+    guessed: Reg<Bit>,
+    guess: DFF<Bits<16>>,
     // Engine.
     state: Reg<State>,
     context: Reg<Context>,
@@ -216,10 +222,25 @@ impl<const N: usize> Requester<N> {
 impl<const N: usize> Logic for Requester<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, step, front_kicked, state, context, now, has_more, reads_next, reads_more, kicked, wqe);
+        regs!(
+            self,
+            clock,
+            rst,
+            step,
+            front_kicked,
+            guessed,
+            state,
+            context,
+            now,
+            has_more,
+            reads_next,
+            reads_more,
+            kicked,
+            wqe
+        );
         regs!(self, clock, rst, map, left, at, want, opens, inline_blocks, compared, packet, stretch, gate);
         regs!(self, clock, rst, fresh, budget, work, seg_valid, inline_valid, consume_valid);
-        dff_setup!(self, clock, front, front_progress, front_head, head, next, more, sges, remote, seg_data);
+        dff_setup!(self, clock, front, front_progress, front_head, guess, head, next, more, sges, remote, seg_data);
         dff_setup!(self, clock, inline_word, consume_data, told);
         clock!(self, clock, progress, attributes, seen);
         clock_reset!(self, clock, rst, gates);
@@ -307,8 +328,29 @@ impl<const N: usize> Logic for Requester<N> {
         if self.consume.ready.val() {
             self.consume_valid.d.next = false;
         }
-        let fresh = wqe_of(self.head.q.val().block);
-        let sges = sges_of(self.head.q.val().block, self.more.q.val(), fresh.sges);
+        // What is loaded, at the front's step 2 (guessed right), 4 or 5.
+        let of_row = self.progress.rdata.val();
+        let untouched = !of_row.offset.any() && of_row.record == of_row.top;
+        let right = step == 2 && self.guessed.q.val() && of_row.index == self.guess.q.val() && untouched;
+        let arrived = Context {
+            qpn: front.qpn,
+            state: self.view.val(),
+            attributes: self.attributes.rdata.val(),
+            acked: self.acked.val(),
+        };
+        let mut loads_context = front;
+        let mut loads_progress = self.front_progress.q.val();
+        if step == 2 {
+            loads_context = arrived;
+            loads_progress = of_row;
+        }
+        let loads_head = if step == 5 { self.front_head.q.val() } else { came };
+        // The WQE that is decoded: one that is loaded, or the engine's next.
+        let decoded = if idle { loads_head } else { self.head.q.val() };
+        let begun = if idle { loads_progress } else { now };
+        let fresh = wqe_of(decoded.block);
+        let sges = sges_of(decoded.block, self.more.q.val(), fresh.sges);
+        let wants_more = fresh.sges > 2 && !fresh.is_inline;
         let left = self.left.q.val();
         let stretch = self.stretch.q.val();
         // What follows the WQE, and whether the packet asks for an ACK.
@@ -331,38 +373,34 @@ impl<const N: usize> Logic for Requester<N> {
         let budget = self.budget.q.val();
         let spent = budget <= cost;
 
+        let mut decodes: Bit = false;
         match state {
             State::Idle => {
                 if other {
                     self.work.d.next = kind;
                     self.context.d.next.qpn = whose;
                     self.state.d.next = State::Look;
-                } else if step == 5 || step == 4 {
+                } else if step == 5 || step == 4 || right {
                     load = true;
-                    self.context.d.next = front;
-                    self.now.d.next = self.front_progress.q.val();
-                    self.head.d.next = if step == 5 { self.front_head.q.val() } else { came };
+                    self.context.d.next = loads_context;
+                    self.now.d.next = loads_progress;
+                    self.head.d.next = loads_head;
                     self.kicked.d.next = self.front_kicked.q.val() || kicks && kick == front.qpn;
                     self.budget.d.next = bits::<13>(QUANTUM);
                     self.has_more.d.next = false;
                     self.fresh.d.next = true;
-                    self.state.d.next = State::Decode;
+                    self.state.d.next = if wants_more { State::Decode } else { State::Check };
+                    decodes = !wants_more;
                 }
             }
             State::Decode => {
-                self.wqe.d.next = fresh;
-                self.sges.d.next = sges;
-                self.left.d.next = fresh.length - now.offset;
-                self.inline_blocks.d.next = 0.into();
-                self.compared.d.next = false;
-                if fresh.sges > 2 && !fresh.is_inline && !self.has_more.q.val() {
+                if wants_more && !self.has_more.q.val() {
+                    self.wqe.d.next = fresh;
                     reads_more = true;
                     read_index = now.index + 1;
                     self.state.d.next = State::More1;
                 } else {
-                    // Meanwhile the next WQE is read.
-                    reads_next = true;
-                    read_index = now.index + fresh.blocks.cast::<16>();
+                    decodes = true;
                     self.state.d.next = State::Check;
                 }
             }
@@ -383,6 +421,11 @@ impl<const N: usize> Logic for Requester<N> {
                     gate_of(now, context.acked, wqe, context.attributes, context.state, head.view, before && differs);
                 self.remote.d.next = wqe.va + now.offset.cast::<64>();
                 self.state.d.next = State::Find;
+                // The second block of inline data comes while the first is sent.
+                if wqe.is_inline && wqe.blocks > 1 {
+                    reads_more = true;
+                    read_index = now.index + 1;
+                }
             }
             State::Find => {
                 self.stretch.d.next = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
@@ -482,7 +525,9 @@ impl<const N: usize> Logic for Requester<N> {
                     self.inline_blocks.d.next = inline_blocks + 1;
                     if !ends {
                         self.state.d.next = State::Find;
-                        if is_inline {
+                        if is_inline && !inline_blocks.any() {
+                            self.state.d.next = State::Emit;
+                        } else if is_inline {
                             reads_more = true;
                             read_index = now.index + (inline_blocks + 1).cast::<16>();
                             self.state.d.next = State::More1;
@@ -615,6 +660,18 @@ impl<const N: usize> Logic for Requester<N> {
             }
         }
 
+        // ---- A WQE is taken apart; meanwhile the one behind it is read.
+        let behind = begun.index + fresh.blocks.cast::<16>();
+        if decodes {
+            self.wqe.d.next = fresh;
+            self.sges.d.next = sges;
+            self.left.d.next = fresh.length - begun.offset;
+            self.inline_blocks.d.next = 0.into();
+            self.compared.d.next = false;
+            reads_next = true;
+            read_index = behind;
+        }
+
         // ---- Records, landing rows, what is sent.
         let sending = state == State::Emit;
         self.record_addr.next = cat!(24; bits::<5>(0), context.qpn, now.record);
@@ -641,12 +698,12 @@ impl<const N: usize> Logic for Requester<N> {
         let pick = self.pick.data.val();
         let empty = step == 0 || load;
         let looks = other;
-        let in_hand = !idle && pick == context.qpn || step != 0 && pick == front.qpn;
+        let in_hand = !idle && pick.qpn == context.qpn || step != 0 && pick.qpn == front.qpn;
         let take = self.pick.valid.val() && empty && !looks;
         let starts = take && !in_hand;
         self.pick.ready.next = take;
         let read_row = starts || looks;
-        let read_at = if looks { whose } else { pick };
+        let read_at = if looks { whose } else { pick.qpn };
         self.progress.re.next = read_row;
         self.progress.raddr.next = read_at.cast::<24>();
         self.attributes.re.next = read_row;
@@ -656,18 +713,18 @@ impl<const N: usize> Logic for Requester<N> {
         self.acked_re.next = starts;
         self.acked_addr.next = read_at;
         let engine_reads = reads_next || reads_more;
-        let of_row = self.progress.rdata.val();
-        let front_reads = step == 2 && !engine_reads;
+        let guesses = starts && pick.hinted && !engine_reads;
+        let front_reads = step == 2 && !right && !engine_reads;
         match step {
             1 => {
                 self.step.d.next = 2.into();
             }
             2 => {
-                self.front.d.next.state = self.view.val();
-                self.front.d.next.attributes = self.attributes.rdata.val();
-                self.front.d.next.acked = self.acked.val();
+                self.front.d.next = arrived;
                 self.front_progress.d.next = of_row;
-                if front_reads {
+                if right {
+                    self.step.d.next = 5.into();
+                } else if front_reads {
                     self.step.d.next = 3.into();
                 }
             }
@@ -679,7 +736,7 @@ impl<const N: usize> Logic for Requester<N> {
             }
             _ => {}
         }
-        if step == 4 {
+        if step == 4 || right {
             self.front_head.d.next = came;
         }
         if load {
@@ -687,8 +744,10 @@ impl<const N: usize> Logic for Requester<N> {
         }
         if starts {
             self.step.d.next = 1.into();
-            self.front.d.next.qpn = pick;
-            self.front_kicked.d.next = kicks && kick == pick;
+            self.front.d.next.qpn = pick.qpn;
+            self.front_kicked.d.next = kicks && kick == pick.qpn;
+            self.guessed.d.next = guesses;
+            self.guess.d.next = pick.index;
         }
         if looks && step != 0 && front.qpn == whose {
             self.step.d.next = 0.into();
@@ -696,13 +755,21 @@ impl<const N: usize> Logic for Requester<N> {
 
         // ---- Reads of blocks, with the record that a WQE of before must match.
         let row_record = if of_row.offset.any() { of_row.record - 1 } else { of_row.record };
-        let coming = if now.offset.any() { now.record } else { now.record + 1 };
-        self.sq_re.next = engine_reads || front_reads;
-        self.sq_queue.next = if engine_reads { context.qpn } else { front.qpn };
-        self.sq_index.next = if engine_reads { read_index } else { of_row.index };
+        let coming = if begun.offset.any() { begun.record } else { begun.record + 1 };
+        let of_front = if guesses { pick.qpn } else { front.qpn };
+        let whose_block = if load { front.qpn } else { context.qpn };
+        self.sq_re.next = engine_reads || front_reads || guesses;
+        self.sq_queue.next = if engine_reads { whose_block } else { of_front };
+        self.sq_index.next = if engine_reads {
+            read_index
+        } else if guesses {
+            pick.index
+        } else {
+            of_row.index
+        };
         self.seen.re.next = reads_next || front_reads;
         self.seen.raddr.next = if engine_reads {
-            cat!(24; bits::<5>(0), context.qpn, coming)
+            cat!(24; bits::<5>(0), whose_block, coming)
         } else {
             cat!(24; bits::<5>(0), front.qpn, row_record)
         };

@@ -133,7 +133,8 @@ struct Bench {
     /// Skips, with the frames before them perhaps still in the output.
     skips: VecDeque<(usize, u16)>,
     stale: u64,
-    picked: Option<usize>,
+    /// QP, and the block that a hint names.
+    picked: Option<(usize, Option<u16>)>,
     pick_queue: VecDeque<usize>,
     acks_due: VecDeque<(u64, usize, u32)>,
     stall: f64,
@@ -562,10 +563,17 @@ impl Bench {
                     }
                 }
             }
-            self.picked = self.pick_queue.pop_front();
+            // Hints are mostly right.
+            self.picked = self.pick_queue.pop_front().map(|q| {
+                let hint = self.pairs[q].consumed.wrapping_add(rng.random_bool(0.1) as u16);
+                (q, rng.random_bool(0.5).then_some(hint))
+            });
         }
         m.set("pick.valid", self.picked.is_some() as u64);
-        m.set("pick.data", self.picked.unwrap_or(0) as u64);
+        let (qpn, hint) = self.picked.unwrap_or((0, None));
+        m.set("pick.data.qpn", qpn as u64);
+        m.set("pick.data.hinted", hint.is_some() as u64);
+        m.set("pick.data.index", hint.unwrap_or(0) as u64);
         m.set("kick.valid", !self.kicks.is_empty() as u64);
         m.set("kick.data", self.kicks.front().copied().unwrap_or(0) as u64);
         let fault = self.frame_faults.front().copied();
