@@ -16,7 +16,7 @@ pub use config::ConfigSpace;
 pub use host::{BarRequest, Host, PcieUse};
 pub use iommu::{DmaFault, Iommu};
 pub use mac::{Frame, LinkRate};
-pub use nic::{Hold, Nic, NicOptions};
+pub use nic::{Hold, Nic, NicOptions, Passage};
 pub use pcie::{Adversary, PcieProfile};
 pub use verdict::Verdict;
 

@@ -133,6 +133,23 @@ impl Ports {
     }
 }
 
+/// What passes between the core and its surroundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// A store to BAR2.
+    Doorbell,
+    /// A read request to the host.
+    ReadRequest,
+    /// A beat of read data.
+    ReadData,
+    /// A write address.
+    Write,
+    /// A beat of a frame to the MAC; `true` for its last one.
+    Sent(bool),
+    /// A beat of a frame from the MAC; `true` for its last one.
+    Received(bool),
+}
+
 /// Channels around the core that stand still until they are let go: for tests of who may wait for whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
@@ -173,6 +190,7 @@ pub struct Nic {
     received: u64,
     verdicts: Verdicts,
     axi: Checker,
+    passages: Option<Vec<(u64, Passage)>>,
 }
 
 impl Nic {
@@ -186,7 +204,8 @@ impl Nic {
         let tx = MacTx::new(options.link);
         let (hold, rx) = (Hold::default(), MacRx::default());
         let axi = Checker::new(width, options.pcie.max_read);
-        Nic { model, ports, width, cycle: 0, host, hold, tx, rx, received: 0, verdicts, axi, options }
+        let passages = None;
+        Nic { model, ports, width, cycle: 0, host, hold, tx, rx, received: 0, verdicts, axi, passages, options }
     }
 
     /// Cycles since the start.
@@ -242,6 +261,11 @@ impl Nic {
     /// What became of frames since the last call, by number; not in order.
     pub fn take_verdicts(&mut self) -> Vec<(u64, Verdict)> {
         std::mem::take(&mut self.verdicts.out)
+    }
+
+    /// Begins, or begins anew, to note what passes around the core; returns what was noted so far, with its cycles.
+    pub fn note_passages(&mut self) -> Vec<(u64, Passage)> {
+        self.passages.replace(Vec::new()).unwrap_or_default()
     }
 
     /// True while frames or bus accesses are on their way around the core.
@@ -328,6 +352,19 @@ impl Nic {
             host.bar_answered(now, m.get(p.bar0_rdata));
         }
         self.verdicts.observe(m, delivered);
+        if let Some(passages) = &mut self.passages {
+            let mut note = |happens: bool, what| {
+                if happens {
+                    passages.push((self.cycle, what));
+                }
+            };
+            note(access.is_some_and(|a| a.bar == 2), Passage::Doorbell);
+            note(read_ready && m.bit(p.ar_valid), Passage::ReadRequest);
+            note(beat.is_some(), Passage::ReadData);
+            note(aw_ready && m.bit(p.aw_valid), Passage::Write);
+            note(tx_ready && m.bit(p.tx_valid), Passage::Sent(m.bit(p.tx_last)));
+            note(m.bit(p.rx_valid), Passage::Received(m.bit(p.rx_last)));
+        }
         m.edge();
         self.cycle += 1;
     }

@@ -1,11 +1,12 @@
 //! `ferroce bench core`: the figures of the NIC core, in cycles at 250 MHz, exact and repeatable.
 
 use super::Figure;
+use super::latency;
 use super::load::{Buffers, Kind, Load, run};
-use crate::report::{payload_limit, quantile};
+use crate::report::payload_limit;
 use anyhow::Result;
 use driver::qp::QpSizes;
-use driver::{Access, Data, Flags, Operation, Translation};
+use driver::{Access, Translation};
 use fabric::{Action, Match};
 use nic::{NS, PcieProfile};
 use std::time::Instant;
@@ -20,8 +21,8 @@ struct Bench {
     figures: Vec<Figure>,
 }
 
-/// All figures whose name contains `only`.
-pub fn figures(gen4: bool, board: bool, only: &str) -> Result<Vec<Figure>> {
+/// All figures whose name contains `only`; `stages` shows where the time of a message goes.
+pub fn figures(gen4: bool, board: bool, only: &str, stages: bool) -> Result<Vec<Figure>> {
     let mut setup = Setup::default();
     if gen4 {
         setup.nic.pcie = PcieProfile::gen4x16();
@@ -32,7 +33,7 @@ pub fn figures(gen4: bool, board: bool, only: &str) -> Result<Vec<Figure>> {
     let mut b = Bench { setup, only: only.into(), figures: Vec::new() };
     b.bandwidth()?;
     b.messages()?;
-    b.latency()?;
+    b.figures.extend(latency::figures(&b.setup, only, stages)?);
     b.loopback()?;
     b.loss()?;
     b.control()?;
@@ -105,70 +106,6 @@ impl Bench {
         let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
         self.mmsg("64 B Read, one QP, 16 outstanding", 1, read(2048), 9.0, None)?;
         self.mmsg("64 B Read, 16 QPs", 16, read(4096), 30.0, None)
-    }
-
-    fn latency(&mut self) -> Result<()> {
-        for (name, direct, bar, limit) in [
-            ("64 B Write one way, fetched WQE", false, 2.0, 1.7),
-            ("32 B Write one way, direct WQE with inline data", true, 1.0, 0.6),
-        ] {
-            if !self.wants(name) {
-                continue;
-            }
-            let bed = Testbed::new(&self.setup)?;
-            let mut pair = bed.connect(&Connect::default())?;
-            let from = bed.hosts[0].pd.alloc(64, Access::LOCAL_WRITE)?;
-            let to = bed.hosts[1].pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-            // A WQE with inline data has room for 32 bytes in its first block: a direct WQE carries those.
-            let len = if direct { 32 } else { 64 };
-            let mut times = Vec::new();
-            for i in 0..100u8 {
-                let mark = [i + 1; 64];
-                from.write(0, &mark);
-                let start = bed.cycle();
-                let data_sge = [from.sge(0, len)];
-                let mut batch = pair.a.qp.post();
-                let data = if direct { Data::Inline(&mark[..len]) } else { Data::Sges(&data_sge) };
-                batch.add(0, Operation::Write(to.remote(0)), data, Flags::SIGNALED)?;
-                if direct {
-                    batch.ring_direct()
-                } else {
-                    batch.ring()
-                }
-                while to.byte(len - 1) != mark[0] {
-                    bed.sim().advance_cycles(1);
-                }
-                times.push((bed.cycle() - start) as f64 * 0.004);
-                pair.a.cq.wait().status?;
-            }
-            self.figures.push(Figure::at_most(name, quantile(&mut times, 0.5), "us", bar, Some(limit)));
-        }
-        // From the doorbell to the completion's arrival. Two reads of host memory alone would take 1.7 us: a direct WQE.
-        let name = "64 B Read, idle round trip, direct WQE";
-        if self.wants(name) {
-            let bed = Testbed::new(&self.setup)?;
-            let mut pair = bed.connect(&Connect::default())?;
-            let to = bed.hosts[0].pd.alloc(64, Access::LOCAL_WRITE)?;
-            let from = bed.hosts[1].pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
-            let mut times = Vec::new();
-            for _ in 0..100 {
-                let start = bed.cycle();
-                let mut batch = pair.a.qp.post();
-                batch.add(0, Operation::Read(from.remote(0)), Data::Sges(&[to.sge(0, 64)]), Flags::SIGNALED)?;
-                batch.ring_direct();
-                let done = loop {
-                    bed.sim().advance_cycles(1);
-                    let next = pair.a.cq.poll().next();
-                    if let Some(c) = next {
-                        break c;
-                    }
-                };
-                done.status?;
-                times.push((bed.cycle() - start) as f64 * 0.004);
-            }
-            self.figures.push(Figure::at_most(name, quantile(&mut times, 0.5), "us", 1.6, Some(1.3)));
-        }
-        Ok(())
     }
 
     fn loopback(&mut self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! `ferroce bench`: figures beside their bars.
 
 mod core;
+mod latency;
 mod load;
 
 use crate::report::table;
@@ -25,6 +26,9 @@ pub struct Args {
     /// A board's MAC: 250 ns more on each side.
     #[arg(long)]
     board: bool,
+    /// Shows, for each latency, the cycle of all that passes between NICs, hosts and cable.
+    #[arg(long)]
+    stages: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -67,7 +71,7 @@ impl Figure {
 /// Runs a bench and prints it. The figures that miss their bar do not make the command fail: they are shown.
 pub fn run(args: &Args) -> Result<()> {
     let Bench::Core = args.bench;
-    let figures = core::figures(args.gen4, args.board, &args.only)?;
+    let figures = core::figures(args.gen4, args.board, &args.only, args.stages)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&figures)?);
         return Ok(());
