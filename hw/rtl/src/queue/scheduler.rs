@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_woken_qp_is_picked_in_the_same_cycle() {
         const N: usize = 256;
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = verilate::rng(1);
         let mut m = Model::of(Scheduler::<N>::default, Options::default()).unwrap();
         m.reset();
         let none = vec![false; N];
