@@ -263,9 +263,13 @@ impl<const W: usize> Logic for Frames<W> {
         if begins {
             self.accepted.d.next = self.accepted.q.val() + 1;
         }
+        // With none waiting it passes in the same cycle.
+        let passes = !self.heads.fill.val().any() && begins;
+        self.head.valid.next = self.heads.m.valid.val() || passes;
+        self.head.data.next = if passes { seg.head } else { self.heads.m.data.val() };
+        self.heads.m.ready.next = self.head.ready.val();
         self.heads.s.data.next = seg.head;
-        self.heads.s.valid.next = begins;
-        Source::<TxHead>::link(&mut self.head, &mut self.heads.m);
+        self.heads.s.valid.next = begins && !(passes && self.head.ready.val());
 
         // Reservation.
         let seg = self.segs.m.data.val();
