@@ -486,7 +486,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                             // When room is what limits, wait for a whole fetch of it.
                             fetch = full;
                         }
-                        if armed {
+                        // Its doorbell is seen, but it is not next, or fetches are under way.
+                        if armed && d.wanted.any() {
                             direct = Direct::None;
                         }
                         more = fetch.any() && d.wanted != fetch.cast::<16>();
@@ -758,9 +759,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         }
         let told = self.direct.val();
         if self.direct_valid.val() {
-            // One that is posted is not disturbed: the words of the next are not taken then.
-            let begins = !told.number.any();
-            if begins && direct != Direct::Posted && direct != Direct::Writing {
+            // The next one takes its place, unless it is just written.
+            if !told.number.any() && direct != Direct::Writing {
                 direct = Direct::Filling;
             }
             if direct == Direct::Filling {
