@@ -28,7 +28,6 @@ use crate::{
     stream::{BadRow, Fifo, GuardedTable, Sink, Source, Table, TablePort},
 };
 use abi::{
-    queue::send_op,
     status::{cause, counter, wc},
     table::{access, id},
 };
@@ -111,6 +110,8 @@ pub struct Completer {
     /// PSN behind the oldest record; bytes of its message before the oldest unacknowledged PSN.
     rec_end: DFF<Psn>,
     before: DFF<Bits<32>>,
+    facts: DFF<Facts>,
+    trouble: DFF<Trouble>,
     map: DFF<SgeMap>,
     /// The oldest READ's SGEs are in `map`.
     mapped: DFF<Bit>,
@@ -198,6 +199,8 @@ impl Completer {
             rec: Default::default(),
             rec_end: Default::default(),
             before: Default::default(),
+            facts: Default::default(),
+            trouble: Default::default(),
             map: Default::default(),
             mapped: Default::default(),
             at: Default::default(),
@@ -237,11 +240,9 @@ impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, early, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
-        dff_setup!(self, clock, early_qpn, m, said, now, generation, sent_q, todo, rec, rec_end, before, map, mapped);
-        dff_setup!(
-            self, clock, at, want, place, moved, sample, sampled, call_fault, call_raw, fired, raw_left, op_q, kick_q,
-            rdata
-        );
+        dff_setup!(self, clock, early_qpn, m, said, now, generation, sent_q, todo, rec, rec_end, before, facts, trouble);
+        dff_setup!(self, clock, map, mapped, at, want, place, moved, sample, sampled, call_fault, call_raw, fired);
+        dff_setup!(self, clock, raw_left, op_q, kick_q, rdata);
         clock!(self, clock, attributes, peers, rows, heads, ackeds, faults);
         clock_reset!(self, clock, rst, timers, backs);
 
@@ -361,25 +362,13 @@ impl Logic for Completer {
         self.timers.left_valid.next = self.left.valid.val();
 
         // ---- What the oldest record says, from registers.
-        let has = now.record != sent.record;
-        let is_read = has && rec.opcode == send_op::READ;
-        let span = self.rec_end.q.val() - now.psn;
-        let all = todo >= span;
-        // A READ in the way of what is acknowledged. An ACK within its PSNs is unsolicited, a NAK there is about it.
-        let lost = if said.kind == SAYS_ACK {
-            todo > span
-        } else if said.kind == SAYS_END {
-            all
-        } else {
-            true
-        };
+        let facts = self.facts.q.val();
+        let trouble = self.trouble.q.val();
+        let (has, is_read, span, all, lost) = (facts.has, facts.is_read, facts.span, facts.all, facts.lost);
         let before = self.before.q.val();
         let stretch = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
-        let remaining = rec.length - before;
-        let final_one = now.psn + 1 == self.rec_end.q.val();
-        let sound = response_is_sound(m, final_one, remaining, attributes.mtu);
-        let fault_delta = fault.psn - now.psn;
-        let fault_known = fault.generation == self.generation.q.val();
+        let final_one = facts.final_one;
+        let sound = response_is_sound(m, final_one, facts.remaining, attributes.mtu);
         let fired = self.fired.q.val();
         let backs_ready = self.backs.s.ready.val();
 
@@ -411,6 +400,7 @@ impl Logic for Completer {
         let mut go_back = false;
         let mut end_status: Bits<8> = 0.into();
         let mut end_cause: Bits<8> = 0.into();
+        let mut fails = false;
         let mut of_fault = false;
         let mut count: Bits<64> = 0.into();
         let mut op = RxOp {
@@ -512,6 +502,8 @@ impl Logic for Completer {
                 self.rec_end.d.next = here.psn + here.packets;
                 let bytes = psns_to_bytes(now.psn - here.psn, attributes.mtu).get_bits::<32>(0);
                 self.before.d.next = bytes;
+                self.facts.d.next = facts_of(now, sent, here, bytes, said.kind, todo);
+                self.trouble.d.next = trouble_of(now, fault, self.generation.q.val());
                 self.at.d.next = bytes;
                 self.want.d.next = m.payload;
                 self.place.d.next = m.buf;
@@ -556,9 +548,9 @@ impl Logic for Completer {
                     count = count.replace_bit(counter::RX_ACCEPTED, true);
                 } else if todo.any() && said.kind != SAYS_END || said.kind == SAYS_ACK {
                     // All is acknowledged; or an unsolicited ACK within a READ, which says nothing about its response.
-                    let due = now.fault && fault_known && !fault_delta.any();
-                    if due {
+                    if now.fault && trouble.due {
                         of_fault = true;
+                        fails = trouble.ends;
                         end_status = fault.status;
                         end_cause = fault.cause;
                     }
@@ -570,6 +562,7 @@ impl Logic for Completer {
                         ends = true;
                         count = count.replace_bit(counter::RX_STALE_RESPONSE, true);
                     } else if !sound {
+                        fails = true;
                         end_status = wc::BAD_RESP.to_bits();
                         end_cause = cause::BAD_RESPONSE.to_bits();
                         ends = true;
@@ -608,6 +601,7 @@ impl Logic for Completer {
                     count = count.replace_bit(counter::RNR_RECEIVED, true);
                     count = count.replace_bit(counter::RX_ACCEPTED, true);
                     if now.rnr_retry == 0 {
+                        fails = true;
                         end_status = wc::RNR_RETRY_EXC.to_bits();
                         end_cause = cause::RNR_RETRY_EXCEEDED.to_bits();
                     } else {
@@ -620,6 +614,7 @@ impl Logic for Completer {
                     }
                 } else if said.kind == SAYS_END {
                     ends = true;
+                    fails = true;
                     end_status = said.status;
                     end_cause = said.cause;
                     count = count.replace_bit(counter::RX_ACCEPTED, true);
@@ -629,13 +624,14 @@ impl Logic for Completer {
                 } else {
                     // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
                     ends = true;
-                    if fault_known && !fault_delta.any() {
+                    if trouble.due {
                         of_fault = true;
+                        fails = trouble.ends;
                         end_status = fault.status;
                         end_cause = fault.cause;
-                    } else if fault_known {
-                        new.fault = !fault_delta.get_bit(23);
-                        go_back = fault_delta.get_bit(23);
+                    } else if trouble.known {
+                        new.fault = !trouble.past;
+                        go_back = trouble.past;
                     }
                 }
 
@@ -644,6 +640,7 @@ impl Logic for Completer {
                     let timer = said.kind == SAYS_TIMER;
                     let free = (timer && (now.rnr || !fired.verbs)) || said.kind == SAYS_FAULT;
                     if !free && !now.retry.any() {
+                        fails = true;
                         end_status = wc::RETRY_EXC.to_bits();
                         end_cause = cause::RETRY_EXCEEDED.to_bits();
                         go_back = false;
@@ -653,7 +650,7 @@ impl Logic for Completer {
                         }
                         if timer && !now.rnr && now.fires != 15 {
                             new.fires = now.fires + 1;
-                        } else if !timer && said.kind != SAYS_FAULT && !new.fires.any() {
+                        } else if !timer && said.kind != SAYS_FAULT && !now.fires.any() {
                             // The next answer takes longer than a round trip: WQE and data are read again first.
                             new.fires = 1.into();
                         }
@@ -667,25 +664,25 @@ impl Logic for Completer {
                         count = count.replace_bit(counter::RETRY_FAST_TIMER, timer && !now.rnr && !fired.verbs);
                     }
                 }
-                if end_cause.any() {
+                if fails {
                     new.halted = true;
                     op.completion.valid = true;
                     op.completion.status = end_status;
                     op.completion.cause = end_cause;
                     // A failed WQE has no record yet; a failed frame has one.
-                    if of_fault && fault.blocks.any() {
+                    if of_fault && trouble.has_blocks {
                         op.completion.wqe_index = fault.wqe_index;
                         op.completion.blocks = fault.blocks;
                         op.completion.opcode = fault.opcode;
                     }
                     // Without either there is nothing to complete: an event must do.
-                    if !has && !(of_fault && fault.blocks.any()) {
+                    if !has && !(of_fault && trouble.has_blocks) {
                         op.completion.valid = false;
                     }
                 }
                 if said.kind == SAYS_ACK && self.sampled.q.val() || said.kind == SAYS_DATA && self.sampled.q.val() {
                     if ends && moved {
-                        let (srtt, rttvar) = measure(new.srtt, new.rttvar, self.sample.q.val());
+                        let (srtt, rttvar) = measure(now.srtt, now.rttvar, self.sample.q.val());
                         new.srtt = srtt;
                         new.rttvar = rttvar;
                     }

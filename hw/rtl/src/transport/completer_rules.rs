@@ -3,6 +3,7 @@
 use super::{opcode::*, responder_rules::pkeys_match};
 use crate::msg::*;
 use abi::{
+    queue::send_op,
     status::{cause, wc},
     table::{qp_recv, qp_send, qp_state},
     wire::op,
@@ -199,6 +200,73 @@ pub fn measure(srtt: Bits<16>, rttvar: Bits<16>, sample: Bits<12>) -> (Bits<16>,
         },
         if first { sample << 1 } else { rttvar - (rttvar >> 2) + error },
     )
+}
+
+/// What row, record and packet say together: found while the record comes, so that deciding takes no arithmetic.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Facts {
+    /// There is a record, and it is a READ's.
+    pub has: Bit,
+    pub is_read: Bit,
+    /// PSNs of the record that are not acknowledged; the packet acknowledges them all.
+    pub span: Psn,
+    pub all: Bit,
+    /// If it is a READ's: its response was lost, for the packet is about what came behind.
+    pub lost: Bit,
+    /// The next response packet is the last one; bytes that remain.
+    pub final_one: Bit,
+    pub remaining: Bits<32>,
+}
+
+/// What row and fault of the send side say together, likewise.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Trouble {
+    /// It is of this life of the QP.
+    pub known: Bit,
+    /// It is at a PSN that is acknowledged already, or at the oldest that is not.
+    pub past: Bit,
+    pub due: Bit,
+    /// It has a cause, and blocks of its own.
+    pub ends: Bit,
+    pub has_blocks: Bit,
+}
+
+/// See [`Facts`]. `before`: bytes of the record that are acknowledged; `todo`: PSNs that the packet acknowledges.
+#[hdl_fn]
+pub fn facts_of(row: Row, sent: Sent, record: Record, before: Bits<32>, kind: Bits<3>, todo: Psn) -> Facts {
+    let has = row.record != sent.record;
+    let span = record.psn + record.packets - row.psn;
+    let all = todo >= span;
+    Facts {
+        has,
+        is_read: has && record.opcode == send_op::READ,
+        span,
+        all,
+        // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
+        lost: if kind == SAYS_ACK {
+            todo > span
+        } else if kind == SAYS_END {
+            all
+        } else {
+            true
+        },
+        final_one: span == 1,
+        remaining: record.length - before,
+    }
+}
+
+/// See [`Trouble`].
+#[hdl_fn]
+pub fn trouble_of(row: Row, fault: SendFault, generation: Gen) -> Trouble {
+    let known = fault.generation == generation;
+    let delta = fault.psn - row.psn;
+    Trouble {
+        known,
+        past: delta.get_bit(23),
+        due: known && !delta.any(),
+        ends: fault.cause.any(),
+        has_blocks: fault.blocks.any(),
+    }
 }
 
 /// The row restarts its queue.
