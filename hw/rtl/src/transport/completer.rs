@@ -121,6 +121,10 @@ pub struct Completer {
     place: DFF<BufAddr>,
     moved: DFF<Bit>,
     sample: DFF<Bits<12>>,
+    /// The round trip with that sample: smoothed, deviation.
+    measured: [DFF<Bits<16>>; 2],
+    /// The timer that fired is the present one.
+    timely: DFF<Bit>,
     sampled: DFF<Bit>,
 
     attributes: GuardedTable<Attributes>,
@@ -208,6 +212,8 @@ impl Completer {
             place: Default::default(),
             moved: Default::default(),
             sample: Default::default(),
+            measured: Default::default(),
+            timely: Default::default(),
             sampled: Default::default(),
             attributes: GuardedTable::new(qps, "block"),
             peers: Table::new(qps, "block"),
@@ -240,9 +246,11 @@ impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, early, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
-        dff_setup!(self, clock, early_qpn, m, said, now, generation, sent_q, todo, rec, rec_end, before, facts, trouble);
-        dff_setup!(self, clock, map, mapped, at, want, place, moved, sample, sampled, call_fault, call_raw, fired);
-        dff_setup!(self, clock, raw_left, op_q, kick_q, rdata);
+        dff_setup!(
+            self, clock, early_qpn, m, said, now, generation, sent_q, todo, rec, rec_end, before, facts, trouble
+        );
+        dff_setup!(self, clock, map, mapped, at, want, place, moved, sample, measured, timely, sampled, call_fault);
+        dff_setup!(self, clock, call_raw, fired, raw_left, op_q, kick_q, rdata);
         clock!(self, clock, attributes, peers, rows, heads, ackeds, faults);
         clock_reset!(self, clock, rst, timers, backs);
 
@@ -503,6 +511,10 @@ impl Logic for Completer {
                 let bytes = psns_to_bytes(now.psn - here.psn, attributes.mtu).get_bits::<32>(0);
                 self.before.d.next = bytes;
                 self.facts.d.next = facts_of(now, sent, here, bytes, said.kind, todo);
+                let (srtt, rttvar) = measure(now.srtt, now.rttvar, self.sample.q.val());
+                self.measured[0].d.next = srtt;
+                self.measured[1].d.next = rttvar;
+                self.timely.d.next = fired.psn == now.psn && fired.turn == now.turn;
                 self.trouble.d.next = trouble_of(now, fault, self.generation.q.val());
                 self.at.d.next = bytes;
                 self.want.d.next = m.payload;
@@ -620,7 +632,7 @@ impl Logic for Completer {
                     count = count.replace_bit(counter::RX_ACCEPTED, true);
                 } else if said.kind == SAYS_TIMER {
                     ends = true;
-                    go_back = has && fired.psn == now.psn && fired.turn == now.turn;
+                    go_back = has && self.timely.q.val();
                 } else {
                     // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
                     ends = true;
@@ -682,9 +694,8 @@ impl Logic for Completer {
                 }
                 if said.kind == SAYS_ACK && self.sampled.q.val() || said.kind == SAYS_DATA && self.sampled.q.val() {
                     if ends && moved {
-                        let (srtt, rttvar) = measure(now.srtt, now.rttvar, self.sample.q.val());
-                        new.srtt = srtt;
-                        new.rttvar = rttvar;
+                        new.srtt = self.measured[0].q.val();
+                        new.rttvar = self.measured[1].q.val();
                     }
                 }
 

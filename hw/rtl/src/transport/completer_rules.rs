@@ -189,17 +189,9 @@ pub fn measure(srtt: Bits<16>, rttvar: Bits<16>, sample: Bits<12>) -> (Bits<16>,
     let first = !srtt.any();
     // One eighth at least: zero stands for no measurement.
     let begin = (sample << 3) | 1;
+    // Never zero: the error is an eighth at most where it is subtracted.
     let next = if above { srtt + error } else { srtt - error };
-    (
-        if first {
-            begin
-        } else if next.any() {
-            next
-        } else {
-            1.into()
-        },
-        if first { sample << 1 } else { rttvar - (rttvar >> 2) + error },
-    )
+    (if first { begin } else { next }, if first { sample << 1 } else { rttvar - (rttvar >> 2) + error })
 }
 
 /// What row, record and packet say together: found while the record comes, so that deciding takes no arithmetic.

@@ -39,6 +39,11 @@ pub const RNR_TICKS: [u64; 32] = {
     ticks
 };
 
+/// Bit `k` of `RNR_TICKS` by its index: a LUT.
+fn rnr_bit(k: usize) -> Bits<32> {
+    bits::<32>((0..32).fold(0, |all, i| all | (RNR_TICKS[i] >> k & 1) << i))
+}
+
 /// What a QP waits for. Writer: the completer.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Wait {
@@ -255,13 +260,18 @@ impl Logic for Timers {
         let never = !about.timeout.any();
         let long = never || about.timeout >= 28;
         let limit: Bits<32> = if long { LONGEST.to_bits() } else { four << about.timeout };
-        let mut ticks = if fast < limit { fast } else { limit };
-        for i in 0..32 {
-            if about.rnr && about.rnr_code == i {
-                ticks = elab!(bits::<32>(RNR_TICKS[i]));
-            }
+        let mut rnr: Bits<32> = 0.into();
+        for k in 0..32 {
+            let column: Bits<32> = elab!(rnr_bit(k));
+            rnr = rnr.replace_bit(k, column.get_bit(about.rnr_code.index()));
         }
-        self.ticks.d.next = ticks;
+        self.ticks.d.next = if about.rnr {
+            rnr
+        } else if fast < limit {
+            fast
+        } else {
+            limit
+        };
         self.verbs.d.next = !(fast < limit) && !never;
         self.waiting4.d.next = self.waiting.q.val();
         self.same4.d.next = self.same.q.val();

@@ -139,12 +139,16 @@ impl<const W: usize> Logic for Crc<W> {
 #[hdl_fn]
 pub fn is_good<const W: usize>(state: Bits<32>, pad: Bits<6>) -> Bit {
     let mut want: Bits<32> = 0.into();
-    for p in 0..W / 8 {
-        if pad == p.to_bits() {
-            want = elab!(bits::<32>(forward(RESIDUE, p) as u64));
-        }
+    for k in 0..32 {
+        let column: Bits<64> = elab!(residue_bit(k));
+        want = want.replace_bit(k, column.get_bit(pad.index()));
     }
     state == want
+}
+
+/// Bit `k` of the residue by the zero bytes behind the frame: a LUT.
+fn residue_bit(k: usize) -> Bits<64> {
+    bits::<64>((0..64).fold(0, |all, pad| all | u64::from(forward(RESIDUE, pad) >> k & 1) << pad))
 }
 
 /// For beat `number` (15: that or later) of a frame with or without VLAN tag: the bytes that are kept, the bytes that
