@@ -1,7 +1,8 @@
 //! The host behind the core's AXI buses: memory through the IOMMU, PCIe timing, interrupts, and BAR accesses on their way.
 //!
 //! It accepts posted writes always (within the link's rate) and never makes a read wait for a write's acceptance. Writes are
-//! performed in order. What a read sees of writes that are not performed yet is open, as on a real bus.
+//! performed in order. A read looks at memory at any time between its request and its data, each completion by itself: so it
+//! may miss writes that were accepted before it and are not performed yet, as on a real bus. Only a write's response tells.
 
 use crate::iommu::{Iommu, MSI_WINDOW};
 use crate::pcie::{
@@ -10,7 +11,7 @@ use crate::pcie::{
 use crate::{Fs, NS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// An access to a BAR, on its way to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,17 @@ struct Read {
     /// Address of the next beat's first byte.
     at: u64,
     end: u64,
-    ready: VecDeque<Fs>,
+    /// When each of the beats left is ready, and whether it is an error.
+    beats: VecDeque<(Fs, bool)>,
+    /// What was read, from the aligned start of the next beat on.
+    data: VecDeque<u8>,
+}
+
+/// Memory to be read at some time for a completion of the read `id`.
+struct Look {
+    id: u8,
+    from: u64,
+    to: u64,
 }
 
 /// A beat on the read data channel.
@@ -73,16 +84,22 @@ pub struct Host {
     up: Direction,
     down: Direction,
     reads: VecDeque<Read>,
+    /// By time, and numbered.
+    looks: BTreeMap<(Fs, u64), Look>,
+    looked: u64,
     bursts: VecDeque<(u64, u64)>,
     /// Address and bytes of the write TLP being collected.
     tlp: (u64, Vec<u8>),
     /// When the last write TLP was through the link.
     sent: Fs,
     posted: VecDeque<Posted>,
+    /// Writes that were sent, and that were performed.
+    tickets: (u64, u64),
     responses: VecDeque<bool>,
     failed: bool,
     bar_queue: VecDeque<(Fs, BarRequest)>,
-    bar_answers: VecDeque<(Fs, u64)>,
+    /// When an answer is back, its value, and the writes before it.
+    bar_answers: VecDeque<(Fs, u64, u64)>,
     interrupts: Vec<u32>,
 }
 
@@ -99,10 +116,13 @@ impl Host {
             up: Direction::default(),
             down: Direction::default(),
             reads: VecDeque::new(),
+            looks: BTreeMap::new(),
+            looked: 0,
             bursts: VecDeque::new(),
             tlp: (0, Vec::new()),
             sent: 0,
             posted: VecDeque::new(),
+            tickets: (0, 0),
             responses: VecDeque::new(),
             failed: false,
             bar_queue: VecDeque::new(),
@@ -160,15 +180,36 @@ impl Host {
             let beats_through = (to.div_ceil(self.beat) - (addr / self.beat)) as usize;
             let whole =
                 if to == end { beats as usize } else { beats_through - usize::from(!to.is_multiple_of(self.beat)) };
-            ready.resize(whole, through);
+            ready.resize(whole, (through, false));
+            let look = if self.hostile() { self.rng.random_range(now..through) } else { now.midpoint(through) };
+            self.looks.insert((look, self.looked), Look { id, from: at, to });
+            self.looked += 1;
             at = to;
         }
-        self.reads.push_back(Read { id, at: addr, end, ready });
+        let data = vec![0; (beats * self.beat) as usize].into();
+        self.reads.push_back(Read { id, at: addr, end, beats: ready, data });
+    }
+
+    /// Reads memory for the completions whose time has come.
+    fn look(&mut self, now: Fs) {
+        while let Some(first) = self.looks.first_entry().filter(|e| e.key().0 <= now) {
+            let Look { id, from, to } = first.remove();
+            let mut bytes = vec![0; (to - from) as usize];
+            let ok = self.bus_master && self.iommu.read(from, &mut bytes);
+            let r = self.reads.iter_mut().find(|r| r.id == id).expect("a read waits for all its completions");
+            let base = r.at & !(self.beat - 1);
+            let start = (from - base) as usize;
+            r.data.range_mut(start..start + bytes.len()).zip(bytes).for_each(|(d, b)| *d = b);
+            if !ok {
+                let touched = (from - base) / self.beat..(to - base).div_ceil(self.beat);
+                r.beats.range_mut(touched.start as usize..touched.end as usize).for_each(|b| b.1 = true);
+            }
+        }
     }
 
     /// The next beat of read data, if one is ready.
     pub(crate) fn read_beat(&mut self, now: Fs) -> Option<ReadBeat> {
-        let due = |r: &Read| r.ready.front().is_some_and(|t| *t <= now);
+        let due = |r: &Read| r.beats.front().is_some_and(|b| b.0 <= now);
         let pick = if self.hostile() {
             if self.mischief(8) {
                 return None;
@@ -181,13 +222,10 @@ impl Host {
             0
         };
         let r = &mut self.reads[pick];
-        let lane = r.at % self.beat;
-        let n = (self.beat - lane).min(r.end - r.at);
-        let mut data = vec![0; self.beat as usize];
-        let ok = self.bus_master && self.iommu.read(r.at, &mut data[lane as usize..(lane + n) as usize]);
-        r.at += n;
-        r.ready.pop_front();
-        let beat = ReadBeat { id: r.id, data, error: !ok, last: r.at == r.end };
+        r.at = (r.at & !(self.beat - 1)) + self.beat;
+        let data = r.data.drain(..self.beat as usize).collect();
+        let (_, error) = r.beats.pop_front()?;
+        let beat = ReadBeat { id: r.id, data, error, last: r.at == r.end };
         if beat.last {
             self.reads.remove(pick);
         }
@@ -235,8 +273,7 @@ impl Host {
         if last {
             self.bursts.pop_front();
             self.post(now);
-            let at = self.sent.max(now) + self.profile.write_latency;
-            self.posted.push_back(Posted { at, iova: 0, data: Vec::new(), respond: true });
+            self.posted_at(self.sent.max(now), Posted { at: 0, iova: 0, data: Vec::new(), respond: true });
         }
     }
 
@@ -258,17 +295,26 @@ impl Host {
             return;
         }
         self.sent = self.up.send(&self.profile, now, data.len() as u64 + WRITE_HEADER);
-        let at = self.sent + self.profile.write_latency;
-        self.posted.push_back(Posted { at, iova, data, respond: false });
+        self.posted_at(self.sent, Posted { at: 0, iova, data, respond: false });
     }
 
-    /// Performs the writes that are due.
+    /// What is through the link at `sent` is performed some time later, behind all before it.
+    fn posted_at(&mut self, sent: Fs, mut p: Posted) {
+        let late = if self.mischief(16) { self.rng.random_range(0..2000) * NS } else { 0 };
+        p.at = sent + self.profile.write_latency + late;
+        self.posted.push_back(p);
+        self.tickets.0 += 1;
+    }
+
+    /// Performs the writes that are due, and reads what is to be read by now.
     pub(crate) fn perform(&mut self, now: Fs) {
+        self.look(now);
         while self.posted.front().is_some_and(|p| p.at <= now) {
             if self.mischief(8) {
                 return;
             }
             let p = self.posted.pop_front().expect("just seen");
+            self.tickets.1 += 1;
             if p.respond {
                 self.responses.push_back(std::mem::take(&mut self.failed));
             } else if MSI_WINDOW.contains(&p.iova) && self.bus_master {
@@ -310,16 +356,16 @@ impl Host {
         self.bar_queue.pop_front();
     }
 
-    /// The device answers a read.
+    /// The device answers a read. The answer pushes the writes before it (PCIe 2.4.1: completions do not pass them).
     pub(crate) fn bar_answered(&mut self, now: Fs, value: u64) {
         let at = self.up.send(&self.profile, now, COMPLETION_HEADER + 8) + self.profile.write_latency;
-        self.bar_answers.push_back((at, value));
+        self.bar_answers.push_back((at, value, self.tickets.0));
     }
 
     /// The answer of the oldest read, once it is back.
     pub fn bar_answer(&mut self, now: Fs) -> Option<u64> {
-        self.bar_answers.front().filter(|(at, _)| *at <= now)?;
-        self.bar_answers.pop_front().map(|(_, v)| v)
+        self.bar_answers.front().filter(|(at, _, behind)| *at <= now && *behind <= self.tickets.1)?;
+        self.bar_answers.pop_front().map(|(_, v, _)| v)
     }
 }
 
@@ -346,6 +392,7 @@ mod tests {
             h.read(t0, 0x1_0000, bytes / 64, 3);
             let mut now = t0;
             let end = loop {
+                h.perform(now);
                 match h.read_beat(now) {
                     Some(b) if b.last => break now,
                     Some(_) => {}
@@ -369,6 +416,7 @@ mod tests {
         let (mut now, mut order) = (0, Vec::new());
         while h.is_busy() {
             now += 4 * NS;
+            h.perform(now);
             let Some(b) = h.read_beat(now) else { continue };
             let a = &mut at[b.id as usize];
             let lane = (*a % 64) as usize;
@@ -378,6 +426,41 @@ mod tests {
             order.push(b.id);
         }
         assert!(order.windows(2).any(|w| w[0] > w[1]), "nothing was reordered");
+    }
+
+    #[test]
+    fn a_hostile_read_may_miss_a_write_until_its_response() {
+        let mut missed = 0;
+        for early in [true, false] {
+            let mut memory = vec![0u8; 4096];
+            let mut h = host(Adversary::Hostile, &mut memory);
+            let mut now = 0;
+            for round in 1..200u8 {
+                h.write_address(0x1_0000, 1);
+                h.write_data(now, &[round; 64], u64::MAX, true);
+                let mut response = None;
+                while !early && response.is_none() {
+                    now += 4 * NS;
+                    h.perform(now);
+                    response = h.write_response();
+                }
+                h.read(now, 0x1_0000, 1, 0);
+                let beat = loop {
+                    now += 4 * NS;
+                    h.perform(now);
+                    let Some(b) = h.read_beat(now) else { continue };
+                    break b;
+                };
+                assert!(early || beat.data[0] == round, "round {round}: a write with a response was missed");
+                missed += u32::from(beat.data[0] != round);
+                while h.is_busy() {
+                    now += 4 * NS;
+                    h.perform(now);
+                    h.write_response();
+                }
+            }
+        }
+        assert!(missed > 10, "{missed} reads of 199 missed a write on its way");
     }
 
     #[test]
