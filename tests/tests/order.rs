@@ -83,7 +83,7 @@ fn a_receive_completes_behind_its_data() {
         let mut sent = std::collections::VecDeque::new();
         let (mut posted, mut done, mut acked, mut quiet) = (0, 0, 0, 0);
         let total = verilate::scale(100);
-        while acked < total {
+        while acked < total || done < total {
             // SENDs, and WRITEs with immediate data into the same places.
             if posted < total && posted - done < DEPTH && posted - acked < DEPTH {
                 let (len, at) = (rng.random_range(1..PLACE), posted % DEPTH * PLACE);
