@@ -2,6 +2,9 @@
 //!
 //! A QP's owner is the only one who posts; whoever polls its completion queue is the only one who completes.
 
+#[cfg(test)]
+use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+#[cfg(not(test))]
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 /// A work request in a ring, by the index of its first block.
@@ -44,8 +47,10 @@ impl Slots {
     /// The work request at `index` is complete, and all before it; returns its number.
     pub(crate) fn complete(&self, index: u16) -> u64 {
         let slot = self.slot(index);
-        self.consumer.store(index.wrapping_add(slot.blocks.load(Ordering::Relaxed)), Ordering::Release);
-        slot.wr_id.load(Ordering::Relaxed)
+        let (wr_id, blocks) = (slot.wr_id.load(Ordering::Relaxed), slot.blocks.load(Ordering::Relaxed));
+        // From here on the slot is the poster's again.
+        self.consumer.store(index.wrapping_add(blocks), Ordering::Release);
+        wr_id
     }
 
     /// Completes the oldest that is posted, if there is one.
@@ -84,5 +89,31 @@ impl Posted {
         let flush = |slots: &Slots, send: bool| slots.flush().map(|wr_id| (wr_id, send));
         let send = (self.cqs[0] == cq).then(|| flush(&self.send, true)).flatten();
         send.or_else(|| (self.cqs[1] == cq).then(|| flush(&self.recv, false)).flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom::{sync::Arc, thread};
+
+    /// In all interleavings, and with all that the memory orders allow, of a poster and a poller of a ring of one request.
+    #[test]
+    fn a_slot_is_read_before_a_poster_on_another_thread_may_use_it_again() {
+        loom::model(|| {
+            let slots = Arc::new(Slots::new(0));
+            slots.post(7, 1);
+            let poster = slots.clone();
+            let poster = thread::spawn(move || {
+                while poster.consumer() != 1 {
+                    thread::yield_now();
+                }
+                poster.post(8, 1);
+            });
+            let done = slots.flush();
+            assert_eq!(done, Some(7), "the number of another request");
+            poster.join().unwrap();
+            assert_eq!(slots.flush(), Some(8));
+        });
     }
 }
