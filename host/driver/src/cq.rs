@@ -55,6 +55,8 @@ pub struct Eq {
     handle: Arc<EqHandle>,
     log2: u32,
     consumer: u32,
+    /// Consumer index that the device knows.
+    told: u32,
     doorbell: Doorbell,
 }
 
@@ -85,10 +87,11 @@ impl Device {
         let (number, _) = self.create(&c)?;
         let doorbell = self.doorbell(doorbell::EQ);
         let handle = Arc::new(EqHandle { device: self.clone(), number, ring });
-        Ok(Eq { handle, log2, consumer: 0, doorbell })
+        Ok(Eq { handle, log2, consumer: 0, told: 0, doorbell })
     }
 
-    /// Creates a completion queue of at least `entries` entries whose events go to `eq`.
+    /// Creates a completion queue whose events go to `eq`. It never runs over while at most `entries` requests that complete
+    /// in it are posted and not polled.
     pub fn create_cq(&self, entries: u32, eq: &Eq) -> Result<Cq> {
         let log2 = log2_entries(entries)?;
         let ring = RingMemory::new(&self.0.bus, cqe::BYTES << log2)?;
@@ -111,20 +114,33 @@ impl Device {
     }
 }
 
+/// Most entries that a queue can be asked for: the largest ring has 2^22.
+const MAX_ENTRIES: u32 = 3 << 20;
+
+/// Log2 of the ring for `entries` entries: there is room beside those that were polled and that the device is not told of yet.
 fn log2_entries(entries: u32) -> Result<u32> {
-    if entries == 0 || entries > 1 << 22 {
-        return Err(Error::new(format!("a queue of {entries} entries")).hint("1 to 4,194,304 entries are possible"));
+    if !(1..=MAX_ENTRIES).contains(&entries) {
+        return Err(Error::new(format!("a queue of {entries} entries")).hint("1 to 3,145,728 entries are possible"));
     }
-    Ok(entries.next_power_of_two().ilog2())
+    let room = |log2: u32| (1 << log2) - (1u32 << log2).div_ceil(4) + 1;
+    Ok((0..22).find(|log2| room(*log2) >= entries).unwrap_or(22))
+}
+
+/// Whether so many entries were polled that the device has to be told: a doorbell for each quarter of the ring keeps it going.
+fn is_due(consumer: u32, told: u32, log2: u32) -> bool {
+    (consumer.wrapping_sub(told) & 0xff_ffff) * 4 >= 1 << log2
 }
 
 impl Eq {
-    /// The next event, if there is one. Once QP_ERROR is returned, what is posted to that QP is flushed: see [`Cq::poll`].
+    /// The next event, if there is one; its entry is free again. Once QP_ERROR is returned, what is posted to that QP is flushed: see [`Cq::poll`].
     pub fn poll(&mut self) -> Option<Event> {
         let phase = (self.consumer >> self.log2 & 1) as u8 ^ 1;
         let at = (self.consumer & ((1 << self.log2) - 1)) as usize * eqe::BYTES;
         let e = self.handle.ring.read_if::<{ eqe::BYTES }>(at, |last| last & 1 == phase)?;
         self.consumer = self.consumer.wrapping_add(1) & 0xff_ffff;
+        if is_due(self.consumer, self.told, self.log2) {
+            self.ring(false);
+        }
         let get = |f: abi::Field| f.get(&e);
         let e = Event { kind: get(eqe::TYPE) as u8, number: get(eqe::NUMBER) as u32, value: get(eqe::DATA) as u32 };
         if e.kind == event::QP_ERROR {
@@ -133,15 +149,20 @@ impl Eq {
         Some(e)
     }
 
-    /// Frees the entries that were polled and arms the interrupt: one follows if an event is there, or comes.
+    /// Arms the interrupt: one follows if an event is there that was not polled, or comes.
     pub fn arm(&mut self) {
+        self.ring(true);
+    }
+
+    fn ring(&mut self, arm: bool) {
         if self.handle.device.0.life.is_over() {
             return;
         }
         let mut word = [0; 8];
         eq_db::NUMBER.set(&mut word, self.handle.number.into());
-        eq_db::ARM.set(&mut word, 1);
-        eq_db::CONSUMER.set(&mut word, self.consumer.into());
+        eq_db::ARM.set(&mut word, arm.into());
+        self.told = self.consumer;
+        eq_db::CONSUMER.set(&mut word, self.told.into());
         self.doorbell.ring(u64::from_le_bytes(word));
     }
 }
@@ -219,7 +240,7 @@ impl Cq {
     /// with WR_FLUSH, in order, behind what the device completed: the device goes silent, and this driver accounts for the
     /// rest. It learns of it by a failed completion, by the QP_ERROR event ([`Eq::poll`]), or by
     /// [`Qp::fail`](crate::Qp::fail), and has the device drain the QP before it goes on (a command, so a few microseconds).
-    /// Entries are free for the device when the iterator is dropped.
+    /// What is posted while the iterator is in use finds room for its completion.
     pub fn poll(&mut self) -> Poll<'_> {
         Poll { cq: self }
     }
@@ -287,6 +308,9 @@ impl Cq {
             let index = self.handle.consumer.load(Ordering::Relaxed);
             let e = self.handle.entry(index)?;
             self.handle.consumer.store(index.wrapping_add(1), Ordering::Release);
+            if is_due(self.consumer(), self.told, self.handle.log2) {
+                self.ring(None);
+            }
             if cqe::QPN.get(&e) != NOBODY {
                 return Some(self.completion(&e));
             }
@@ -328,12 +352,23 @@ impl Iterator for Poll<'_> {
     }
 }
 
-impl Drop for Poll<'_> {
-    fn drop(&mut self) {
-        // A doorbell for each quarter of the ring is enough to keep the device going.
-        let unknown = self.cq.consumer().wrapping_sub(self.cq.told) & 0xff_ffff;
-        if unknown * 4 >= 1 << self.cq.handle.log2 {
-            self.cq.ring(None);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_holds_what_was_asked_for_beside_what_the_device_is_not_told_of() {
+        let asked = (1..2000).chain((11..22).flat_map(|log2| (1 << log2) - 1..(1 << log2) + 2)).chain([MAX_ENTRIES]);
+        for entries in asked {
+            let log2 = log2_entries(entries).unwrap();
+            let untold = (0..).take_while(|n| !is_due(*n, 0, log2)).count() as u32 - 1;
+            assert!(entries + untold <= 1 << log2, "{entries} entries in 2^{log2}, {untold} of them not told");
+            assert!(log2 < 2 || entries * 3 > 1 << log2, "{entries} entries in 2^{log2}: more than is needed");
+        }
+        assert!(is_due(3, 0xff_ffff, 4), "indices have 24 bits");
+        for entries in [0, MAX_ENTRIES + 1, u32::MAX] {
+            let e = log2_entries(entries).unwrap_err().to_string();
+            assert!(e.contains(&format!("a queue of {entries} entries")), "{e}");
         }
     }
 }
