@@ -128,8 +128,11 @@ impl Post<'_> {
 
     /// Adds the blocks of a work request as they are, for tests of what the device makes of them: it checks every field and
     /// completes a bad request with an error. `blocks` advances the producer index, whatever the blocks say themselves.
+    /// Hidden, for a program has no use for it: torn requests cannot be told apart in completions, and fail the QP.
+    #[doc(hidden)]
     pub fn add_raw(&mut self, wr_id: u64, blocks: &[[u8; WQE_BLOCK]]) -> Result<()> {
-        if self.body.send_room() < blocks.len() as u32 {
+        self.body.device.0.life.known()?;
+        if (self.body.send_room() as usize) < blocks.len() {
             return Err(Error::new("the send queue is full"));
         }
         self.body.push_send(wr_id, blocks);
