@@ -155,6 +155,7 @@ fn bus_master_off_under_load() {
     load.start(&bed, &mut pairs);
     // Every access of the device fails from here on.
     let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
+    function.set_bus_master(false);
     load.target[0].write(0, &[GUARD; LEN]);
     pass(&bed, 2000);
     assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "a device without Bus Master Enable writes");
@@ -178,7 +179,7 @@ fn a_read_that_the_host_refuses_ends_in_a_remote_operational_error() {
     let mut pair = bed.connect(&connect()).unwrap();
     let load = Load::new(&bed);
     // The key is good, but all accesses of the device fail from here on: its function has no Bus Master Enable.
-    let _function = Arc::new(SimFunction::new(bed.fabric.clone(), 1));
+    SimFunction::new(bed.fabric.clone(), 1).set_bus_master(false);
     let mut batch = pair.a.qp.post();
     let read = Operation::Read(load.source[1].remote(0));
     batch.add(1, read, Data::Sges(&[load.target[0].sge(0, LEN)]), Flags::SIGNALED).unwrap();

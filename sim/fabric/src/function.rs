@@ -13,6 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The fabric, shared by the functions of its NICs and by whoever watches it.
 pub type Shared = Arc<Mutex<Fabric>>;
 
+/// Offset of the command register.
+const COMMAND: u16 = 0x04;
+/// Bus Master Enable in it.
+const BUS_MASTER: u16 = 1 << 2;
+
 /// How many windows a register read may take before the device counts as gone.
 const PATIENCE: u64 = 100_000;
 
@@ -29,12 +34,19 @@ pub struct SimFunction {
 }
 
 impl SimFunction {
-    /// NIC `nic` of `fabric`.
+    /// NIC `nic` of `fabric`. A second function of a NIC that is in use leaves it as it is.
     pub fn new(fabric: Shared, nic: usize) -> Self {
-        let state = Mutex::new(State { config: ConfigSpace::new(), vectors: Vec::new() });
-        let f = SimFunction { fabric, nic, state };
-        f.lock().nic(nic).host.bus_master = false;
-        f
+        SimFunction { fabric, nic, state: Mutex::new(State { config: ConfigSpace::new(), vectors: Vec::new() }) }
+    }
+
+    /// Bus Master Enable, as the host's software or its bridge may switch it under a driver.
+    pub fn set_bus_master(&self, on: bool) {
+        let mut state = self.state();
+        let mut command = [0; 2];
+        state.config.read(COMMAND, &mut command);
+        let command = u16::from_le_bytes(command) & !BUS_MASTER | if on { BUS_MASTER } else { 0 };
+        let effect = state.config.write(COMMAND, &command.to_le_bytes());
+        self.lock().nic(self.nic).host.bus_master = effect.bus_master;
     }
 
     fn lock(&self) -> MutexGuard<'_, Fabric> {
