@@ -190,6 +190,44 @@ fn a_read_that_the_host_refuses_ends_in_a_remote_operational_error() {
 }
 
 #[test]
+fn a_write_that_the_host_refuses_is_told_of_by_one_event_and_counted() {
+    let mut bed = Testbed::new(&Setup::default()).unwrap();
+    let mut pair = bed.connect(&connect()).unwrap();
+    let load = Load::new(&bed);
+    // The key is good, but the IOMMU knows the memory no more.
+    let refused = bed.hosts[1].pd.alloc(4096, Access::all()).unwrap();
+    bed.sim().nic(1).host.iommu.unmap(refused.addr(), 4096).unwrap();
+    let mut write = |bed: &Testbed, target: &Mr| {
+        let mut batch = pair.a.qp.post();
+        let to = Operation::Write(target.remote(0));
+        batch.add(1, to, Data::Sges(&[load.source[0].sge(0, 4096)]), Flags::SIGNALED).unwrap();
+        batch.ring();
+        // It is posted: the peer hears nothing of what becomes of it.
+        wait(bed, &mut pair.a.cq, "a WRITE to memory that is gone").status.unwrap();
+        pass(bed, 200);
+    };
+    write(&bed, &load.target[1]);
+    assert_eq!(bed.hosts[1].eq.poll(), None);
+    let mut counted = 0;
+    for told in [true, false] {
+        write(&bed, &refused);
+        let events: Vec<_> = std::iter::from_fn(|| bed.hosts[1].eq.poll()).collect();
+        let health = health::READY | health::BUS;
+        let want = driver::Event { kind: abi::queue::event::HEALTH, number: 0, value: health };
+        assert_eq!(events, if told { vec![want] } else { vec![] }, "once");
+        assert_eq!(bed.hosts[1].device.health(), health);
+        let count = bed.hosts[1].device.counter(abi::status::counter::DMA_ERROR);
+        assert!(count > counted, "{count}, {counted} before");
+        counted = count;
+    }
+    assert_eq!(bed.hosts[0].eq.poll(), None);
+    assert!(!bed.sim().nic(1).host.iommu.take_faults().is_empty());
+    // All else works as before.
+    write(&bed, &load.target[1]);
+    assert_eq!(bytes(&load.target[1])[..4096], bytes(&load.source[0])[..4096]);
+}
+
+#[test]
 fn busy_qps_are_destroyed() {
     let bed = Testbed::new(&Setup::default()).unwrap();
     let load = Load::new(&bed);

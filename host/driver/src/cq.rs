@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::posted::Posted;
+use abi::bar::health;
 use abi::cmd::{create_cq, create_eq, op};
 use abi::queue::{cq_db, cqe, doorbell, eq_db, eqe, event, recv_op, send_op};
 use abi::status::{cause, wc};
@@ -71,6 +72,33 @@ pub struct Event {
     pub value: u32,
 }
 
+impl Event {
+    /// Its kind's name in `abi::queue::event`.
+    pub fn name(&self) -> &'static str {
+        event::ALL.values.iter().find(|v| v.1 == self.kind.into()).map_or("UNKNOWN", |v| v.0)
+    }
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.name())?;
+        match self.kind {
+            event::HEALTH => {
+                let states = [
+                    (health::READY, "the firmware runs"),
+                    (health::SILENT, "the firmware stopped beating"),
+                    (health::PARITY, "a row of context was damaged"),
+                    (health::BUS, "the host refused an access to its memory: what was to be written is lost"),
+                ];
+                let now = states.into_iter().filter(|s| self.value & s.0 != 0);
+                write!(f, ": {}", now.map(|s| s.1).collect::<Vec<_>>().join("; "))
+            }
+            event::QP_ERROR | event::DOORBELL => write!(f, " {}: {}", self.number, cause_name(self.value as u8)),
+            _ => write!(f, " {}, {}", self.number, self.value),
+        }
+    }
+}
+
 impl Device {
     /// Creates an event queue of at least `entries` entries on MSI-X vector `vector`. An interrupt comes after `count`
     /// events or `cycles` cycles, whichever is first; 0 and 0 for at once.
@@ -132,7 +160,7 @@ fn is_due(consumer: u32, told: u32, log2: u32) -> bool {
 }
 
 impl Eq {
-    /// The next event, if there is one; its entry is free again. Once QP_ERROR is returned, what is posted to that QP is flushed: see [`Cq::poll`].
+    /// The next event, if there is one (event queue 0 of a device gets those of the device itself); its entry is free again. Once QP_ERROR is returned, what is posted to that QP is flushed: see [`Cq::poll`].
     pub fn poll(&mut self) -> Option<Event> {
         let phase = (self.consumer >> self.log2 & 1) as u8 ^ 1;
         let at = (self.consumer & ((1 << self.log2) - 1)) as usize * eqe::BYTES;
@@ -355,6 +383,16 @@ impl Iterator for Poll<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_have_names() {
+        let told = |kind, number, value| Event { kind, number, value }.to_string();
+        let lost = "the host refused an access to its memory: what was to be written is lost";
+        assert_eq!(told(event::HEALTH, 0, health::READY | health::BUS), format!("HEALTH: the firmware runs; {lost}"));
+        assert_eq!(told(event::COMPLETION, 5, 0), "COMPLETION 5, 0");
+        assert!(told(event::QP_ERROR, 9, cause::FLUSHED.into()).starts_with("QP_ERROR 9: "));
+        assert_eq!(told(200, 1, 2), "UNKNOWN 1, 2");
+    }
 
     #[test]
     fn a_ring_holds_what_was_asked_for_beside_what_the_device_is_not_told_of() {

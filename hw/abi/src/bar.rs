@@ -64,7 +64,7 @@ registers! {
     LIMITS = 0x010, 4, Ro;
     /// Limits as powers of two: bits 7:0 MTT entries, 15:8 doorbell pages, 23:16 outstanding messages per QP, 31:24 outstanding READs per QP.
     LIMITS2 = 0x014, 4, Ro;
-    /// Bit 0 firmware runs; bit 1 firmware stopped beating; bit 2 parity error; bit 3 AXI error; bit 4 EQ overrun; bits 31:16 resets of device or firmware since power-up.
+    /// Bit 0 firmware runs; bit 1 firmware stopped beating; bit 2 parity error; bit 3 an access that the host refused; bit 4 EQ overrun; bits 31:16 resets of device or firmware since power-up.
     HEALTH = 0x018, 4, Ro;
     /// Version of the running firmware.
     FW_VERSION = 0x01c, 4, Ro;
@@ -109,7 +109,7 @@ pub mod health {
     pub const SILENT: u32 = 1 << 1;
     /// A parity error, until the device is reset.
     pub const PARITY: u32 = 1 << 2;
-    /// An error on the bus, until the device is reset.
+    /// The host refused an access to its memory, until the device is reset: what was to be written is lost.
     pub const BUS: u32 = 1 << 3;
     /// All of the state.
     pub const STATE: u32 = 0xffff;

@@ -136,7 +136,7 @@ numbers! {
         PORT = 5;
         /// A doorbell was refused; number = object, data = cause.
         DOORBELL = 6;
-        /// Device health changed; data = health register.
+        /// Device health changed: the firmware stopped, or the host refused an access for the first time since the reset; data = health register.
         HEALTH = 7;
         /// The send queue of a QP in SQD has drained; number = QPN.
         SQ_DRAINED = 8;

@@ -86,7 +86,7 @@ pub struct Mmio {
 
     pub drain_go: Signal<Out, Bit>,
     pub drain_busy: Signal<In, Bit>,
-    /// Events of the firmware, and of its death.
+    /// Events of the firmware, of its death, and of the first access that the bus refused.
     pub event: Source<Event>,
 
     done: Reg<Bit>,
@@ -275,7 +275,8 @@ impl Logic for Mmio {
         }
         let dies = (self.trap.val() || silence.get_bit(SILENCE)) && !dead;
         self.dead.d.next = (dead || dies) && !beats;
-        if self.dma_error.val() {
+        let refused = self.dma_error.val() && !self.bus_error.q.val();
+        if refused {
             self.bus_error.d.next = true;
         }
         if self.damage.val() {
@@ -291,9 +292,6 @@ impl Logic for Mmio {
             self.event_eqn.d.next = w.get_bits::<8>(0);
             self.event_kind.d.next = w.get_bits::<8>(8);
         }
-        if dies {
-            self.health_due.d.next = true;
-        }
         let waits = self.event_due.q.val() || shown;
         self.event.valid.next = waits;
         if self.event.ready.val() && waits {
@@ -305,6 +303,10 @@ impl Logic for Mmio {
             }
         } else if !waits {
             self.health_shown.d.next = self.health_due.q.val();
+        }
+        // What changes while the last change is told of is told of again.
+        if dies || refused {
+            self.health_due.d.next = true;
         }
         self.event.data.next = if shown {
             Event { eqn: 0.into(), kind: bits::<8>(event::HEALTH as u64), number: 0.into(), value: health.cast::<32>() }
