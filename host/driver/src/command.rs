@@ -97,12 +97,12 @@ impl CommandRing {
                 let lost = counted;
                 counted = reg!(self.bar, Registers, cmd_consumer).read() == s.produced;
                 if lost && counted {
-                    return Err(self.life.ends("what it writes does not reach memory"));
+                    return Err(self.life.loses("what it writes does not reach memory"));
                 }
             }
             if Instant::now() > deadline {
                 eprintln!("ferroce: {} is not answered; the firmware's log is in BAR0 at FW_LOG", name(command));
-                return Err(self.life.ends("its firmware does not answer"));
+                return Err(self.life.loses("its firmware does not answer"));
             }
             self.function.relax();
         }

@@ -12,6 +12,8 @@ const CONFIG_BYTES: usize = 256;
 const COMMAND: u16 = 0x04;
 /// Message Control in the MSI-X capability; its lower 11 bits are the table's size minus one.
 const MSIX_CONTROL: u64 = 2;
+/// Memory Space Enable.
+const MEMORY: u16 = 0x0002;
 /// Memory Space Enable and Bus Master Enable.
 const MEMORY_AND_BUS_MASTER: u16 = 0x0006;
 
@@ -89,6 +91,12 @@ pub fn masters_bus(function: &dyn PciFunction) -> bool {
 /// Lets the function answer memory accesses and master the bus.
 pub fn enable(function: &dyn PciFunction) -> Result<()> {
     function.config_write(COMMAND, &MEMORY_AND_BUS_MASTER.to_le_bytes())
+}
+
+/// Takes the bus from the function: when this returns, none of its writes is under way any more, and no other begins.
+pub fn silence(function: &dyn PciFunction) -> Result<()> {
+    // The answer to a configuration write pushes what the function had written before it.
+    function.config_write(COMMAND, &MEMORY.to_le_bytes())
 }
 
 #[cfg(test)]

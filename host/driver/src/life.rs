@@ -29,13 +29,13 @@ impl Life {
         self.known()?;
         let health = reg!(self.bar, Registers, health).read();
         if health == u32::MAX {
-            Err(self.ends("its registers read all ones"))
+            Err(self.loses("its registers read all ones"))
         } else if health >> health::RESETS.lsb != self.resets {
             Err(self.ends("it was reset, or its firmware was loaded again"))
         } else if health & health::READY == 0 {
-            Err(self.ends("its firmware does not run"))
+            Err(self.loses("its firmware does not run"))
         } else if health & health::SILENT != 0 {
-            Err(self.ends("its firmware stopped beating"))
+            Err(self.loses("its firmware stopped beating"))
         } else if !crate::config::masters_bus(&*self.function) {
             Err(self.ends("Bus Master Enable is off"))
         } else {
@@ -53,9 +53,20 @@ impl Life {
         self.end.get().is_some()
     }
 
-    /// Notes an end; the first one counts.
+    /// Notes an end after which the device knows nothing of this handle's memory; the first end counts.
     pub(crate) fn ends(&self, why: &'static str) -> Error {
         error(self.end.get_or_init(|| why))
+    }
+
+    /// Notes an end after which gates may go on working with this handle's memory, for nobody can tell them to stop: takes
+    /// the bus from the device before anyone can know of the end, and so before anything is unmapped or freed.
+    pub(crate) fn loses(&self, why: &'static str) -> Error {
+        error(self.end.get_or_init(|| {
+            if let Err(e) = crate::config::silence(&*self.function) {
+                eprintln!("ferroce: the device is gone ({why}), and Bus Master Enable cannot be cleared: {e}");
+            }
+            why
+        }))
     }
 }
 
@@ -72,12 +83,13 @@ mod tests {
     #[test]
     fn each_end_is_noticed_by_name_and_stays() {
         let alive = 7 << 16 | health::READY;
-        for (health, command, why) in [
-            (u32::MAX, 6, "all ones"),
-            (8 << 16 | health::READY, 6, "was reset"),
-            (7 << 16, 6, "does not run"),
-            (alive | health::SILENT, 6, "stopped beating"),
-            (alive, 2, "Bus Master Enable"),
+        // The bus is taken from gates that may go on, never from a device that may be another driver's by now.
+        for (health, command, why, then) in [
+            (u32::MAX, 6, "all ones", 2),
+            (8 << 16 | health::READY, 6, "was reset", 6),
+            (7 << 16, 6, "does not run", 2),
+            (alive | health::SILENT, 6, "stopped beating", 2),
+            (alive, 2, "Bus Master Enable", 2),
         ] {
             let fake = Arc::new(Fake::default());
             fake.set(HEALTH, alive);
@@ -90,11 +102,13 @@ mod tests {
             assert!(!life.is_over() && life.known().is_ok(), "nobody has looked");
             let e = life.check().unwrap_err().to_string();
             assert!(e.contains(why), "{e}");
+            assert_eq!(fake.command(), then, "{why}");
             fake.set(HEALTH, alive);
             fake.set_command(6);
             assert!(life.is_over() && life.known().unwrap_err().to_string().contains(why));
             assert!(life.check().unwrap_err().to_string().contains(why), "there is no way back");
             assert!(life.ends("anything else").to_string().contains(why), "the first end counts");
+            assert!(life.loses("anything else").to_string().contains(why), "the first end counts");
         }
     }
 }

@@ -27,6 +27,10 @@ impl Fake {
     pub(crate) fn set_command(&self, value: u16) {
         self.0.lock().unwrap().command = value;
     }
+    /// The command register.
+    pub(crate) fn command(&self) -> u16 {
+        self.0.lock().unwrap().command
+    }
     /// When `value` is written to `offset`, another register changes.
     pub(crate) fn on_write(&self, offset: usize, value: u32, then: (usize, u32)) {
         self.0.lock().unwrap().trigger = Some(((offset as u64, value), (then.0 as u64, then.1)));
@@ -43,7 +47,9 @@ impl PciFunction for Fake {
         buf.copy_from_slice(&self.0.lock().unwrap().command.to_le_bytes());
         Ok(())
     }
-    fn config_write(&self, _: u16, _: &[u8]) -> Result<()> {
+    fn config_write(&self, offset: u16, data: &[u8]) -> Result<()> {
+        assert_eq!(offset, 4);
+        self.set_command(u16::from_le_bytes(data.try_into().expect("2 bytes")));
         Ok(())
     }
     fn bar_info(&self, _: u8) -> Result<BarInfo> {
