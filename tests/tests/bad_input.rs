@@ -5,10 +5,11 @@ use abi::Field;
 use abi::cmd::{answer, head, op};
 use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
 use abi::status::{cause, wc};
-use driver::{Access, Data, Flags, Mr, Operation, Sge};
+use driver::qp::SendOptions;
+use driver::{Access, Data, Flags, Mr, Operation, Sge, Translation};
 use ferroce_tests::{Bystander, GUARD, LEN, assert_sound, bytes, noise, region, small_pairs, wait};
 use rand::RngExt;
-use testbed::{Setup, Testbed};
+use testbed::{Connect, Setup, Testbed};
 
 /// A send WQE: fields of its head, then SGEs.
 fn wqe(fields: &[(Field, u64)], sges: &[Sge]) -> Vec<[u8; WQE_BLOCK]> {
@@ -185,4 +186,44 @@ fn any_command_is_answered() {
     let faults = bed.sim().nic(0).host.iommu.take_faults();
     assert!(faults.iter().all(|f| !f.write), "{faults:x?}");
     assert_eq!(device.health() & 3, 1);
+}
+
+#[test]
+fn what_cannot_be_told_to_the_device_is_refused_by_the_driver() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let pd = &bed.hosts[0].pd;
+    let maps = bed.hosts[0].device.dma_maps();
+    for (len, pages, why) in [
+        (0, Translation::Auto, "a region of 0 bytes"),
+        (usize::MAX, Translation::Auto, "no memory for 18446744073709551615 bytes"),
+        (usize::MAX - 100, Translation::Pages(4096), "no memory for"),
+        (1 << 60, Translation::Pages(1 << 30), "no memory for"),
+        (100, Translation::Pages(5000), "pages of 5000 bytes"),
+        (100, Translation::Pages(0), "pages of 0 bytes"),
+        (100, Translation::Pages(1 << 63), "pages of 9223372036854775808 bytes"),
+    ] {
+        let e = pd.alloc_with(len, Access::all(), pages).err().expect("no such region").to_string();
+        assert!(e.contains(why), "{e}");
+    }
+    assert_eq!(bed.hosts[0].device.dma_maps(), maps);
+    let mr = region(pd, 100, Access::all(), noise(1));
+    let panics = |f: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(f)).is_err();
+    for offset in [usize::MAX, usize::MAX - 6, 94, 101] {
+        assert!(panics(&mut || mr.write(offset, &[0; 7])), "written at {offset}");
+        assert!(panics(&mut || mr.read(offset, &mut [0; 7])), "read at {offset}");
+    }
+    assert!(panics(&mut || drop(mr.byte(100))));
+    assert!(panics(&mut || drop(mr.sge(0, 1 << 32))), "a length of 33 bits");
+    assert!(panics(&mut || drop(mr.sge(usize::MAX, 1))) && panics(&mut || drop(mr.remote(usize::MAX))));
+    assert!(bytes(&mr).iter().enumerate().all(|(i, b)| *b == noise(1)(i)));
+    // Numbers of more bits than the device has for them.
+    for c in [
+        Connect { psn: 1 << 24, ..Connect::default() },
+        Connect { send: SendOptions { retry_count: 8, ..SendOptions::default() }, ..Connect::default() },
+        Connect { send: SendOptions { timeout: 32, ..SendOptions::default() }, ..Connect::default() },
+    ] {
+        let e = bed.connect(&c).err().expect("it does not fit").to_string();
+        assert!(e.contains("MODIFY_QP: field") && e.contains("does not hold"), "{e}");
+    }
 }

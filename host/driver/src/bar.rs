@@ -49,11 +49,12 @@ impl Bar {
         self.size
     }
 
-    /// Where `offset` is mapped, if it is.
+    /// Where `offset` is mapped, if it is, and aligned.
     #[inline]
     fn pointer(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
         let (from, map) = self.window.as_ref()?;
-        let at = offset.checked_sub(*from).filter(|at| at + bytes <= map.len)?;
+        let at = offset.checked_sub(*from)?;
+        at.checked_add(bytes).filter(|end| *end <= map.len && offset.is_multiple_of(bytes))?;
         // SAFETY: inside of the mapping, as just checked.
         Some(unsafe { map.ptr.add(at) })
     }
@@ -61,10 +62,14 @@ impl Bar {
     /// Reads a register.
     #[inline]
     pub fn read<T: Word>(&self, offset: usize) -> T {
-        if let Some(p) = self.pointer(offset, T::BYTES) {
-            // SAFETY: device memory inside of the mapping; register offsets are aligned to their size.
-            return unsafe { p.cast::<T>().read_volatile() };
+        match self.pointer(offset, T::BYTES) {
+            // SAFETY: device memory inside of the mapping, aligned.
+            Some(p) => unsafe { p.cast::<T>().read_volatile() },
+            None => self.read_trapped(offset),
         }
+    }
+
+    fn read_trapped<T: Word>(&self, offset: usize) -> T {
         let mut bytes = [0xff; 8];
         if self.function.bar_read(self.index, offset as u64, &mut bytes[..T::BYTES]).is_err() {
             bytes = [0xff; 8];
@@ -85,7 +90,8 @@ impl Bar {
 
     /// The 8-byte doorbell at `offset`, resolved once.
     pub fn doorbell(self: &Arc<Self>, offset: usize) -> Doorbell {
-        assert!(offset.is_multiple_of(8) && offset as u64 + 8 <= self.size, "doorbell at {offset:#x}");
+        let inside = (offset as u64).checked_add(8).is_some_and(|end| end <= self.size);
+        assert!(offset.is_multiple_of(8) && inside, "doorbell at {offset:#x} of {:#x} bytes", self.size);
         let pointer = self.pointer(offset, 8).map_or(std::ptr::null_mut(), |p| p.cast());
         Doorbell { pointer, bar: self.clone(), offset }
     }
@@ -151,4 +157,34 @@ macro_rules! reg {
     ($bar:expr, $S:ty, $field:ident) => {
         $crate::bar::At::new(&$bar, ::core::mem::offset_of!($S, $field), |s: &$S| &s.$field)
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Fake;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn what_is_not_in_the_mapping_is_trapped_and_never_touched() {
+        let fake = Arc::new(Fake::default());
+        fake.set(4096, 7);
+        let mut page = vec![0u64; 512];
+        page[511] = 0x0102_0304_0506_0708;
+        // The second page of a BAR is mapped.
+        let map = Mapping { ptr: page.as_mut_ptr().cast(), len: 4096, guard: Box::new(()) };
+        let bar = Arc::new(Bar { window: Some((8192, map)), function: fake, index: 0, size: 0x1_0000 });
+        assert_eq!((bar.read::<u32>(4096), bar.read::<u32>(8188), bar.read::<u32>(12288)), (7, 0, 0));
+        assert_eq!(bar.read::<u64>(12280), 0x0102_0304_0506_0708);
+        assert_eq!(bar.read::<u32>(12284), 0x0102_0304);
+        for offset in [12286, 12285, usize::MAX - 3, usize::MAX] {
+            assert!(bar.pointer(offset, 4).is_none(), "{offset:#x}");
+        }
+        bar.doorbell(8192).ring(5);
+        assert_eq!(bar.read::<u64>(8192), 5);
+        for offset in [8193, 0x1_0000, usize::MAX - 7] {
+            let made = catch_unwind(AssertUnwindSafe(|| bar.doorbell(offset)));
+            assert!(made.is_err(), "a doorbell at {offset:#x}");
+        }
+    }
 }

@@ -19,17 +19,36 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TURNS: u32 = 256;
 
 /// A command being filled in.
-pub struct Command(pub [u8; 64]);
+pub struct Command {
+    pub(crate) bytes: [u8; 64],
+    /// The first value that does not fit into its field.
+    excess: Option<(Field, u64)>,
+}
 
 impl Command {
     /// Command `opcode` on behalf of doorbell page `owner`.
     pub fn new(opcode: u8, owner: u16) -> Self {
-        Command([0; 64]).with(head::OPCODE, opcode.into()).with(head::OWNER, owner.into())
+        Command::raw([0; 64]).with(head::OPCODE, opcode.into()).with(head::OWNER, owner.into())
     }
-    /// Sets a field. A value that does not fit is left to the firmware's judgement as all ones, never cut short.
+    /// These bytes, whatever they are.
+    pub fn raw(bytes: [u8; 64]) -> Self {
+        Command { bytes, excess: None }
+    }
+    /// Sets a field. A command with a value that does not fit is not executed: no value is ever cut short.
     pub fn with(mut self, field: Field, value: u64) -> Self {
-        field.set(&mut self.0, value.min(field.max()));
+        if value <= field.max() {
+            field.set(&mut self.bytes, value);
+        } else {
+            self.excess.get_or_insert((field, value));
+        }
         self
+    }
+
+    fn check(&self) -> Result<()> {
+        self.excess.map_or(Ok(()), |(field, value)| {
+            Err(Error::new(format!("{}: field {} does not hold {value:#x}", name(self), field.name))
+                .hint(format!("0 to {:#x} are possible", field.max())))
+        })
     }
 }
 
@@ -72,14 +91,15 @@ impl CommandRing {
         judge(command, self.submit(command)?)
     }
 
-    /// Executes a command, whatever the answer. The error: there is none, for the device is gone.
+    /// Executes a command, whatever the answer. The error: there is none, for a value does not fit or the device is gone.
     pub fn submit(&self, command: &Command) -> Result<Answer> {
+        command.check()?;
         let mut s = self.state.lock().unwrap_or_else(|e| e.into_inner());
         // A device that was reset may be in another driver's hands.
         self.life.check()?;
         let slot = (s.produced & ((1 << LOG2) - 1)) as usize * SLOT;
         let phase = (s.produced >> LOG2 & 1) as u8 ^ 1;
-        s.ring.write(slot, &command.0);
+        s.ring.write(slot, &command.bytes);
         s.produced = s.produced.wrapping_add(1);
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         reg!(self.bar, Registers, cmd_producer).write(s.produced);
@@ -129,7 +149,7 @@ fn judge(command: &Command, a: Answer) -> Result<Answer> {
 }
 
 fn name(command: &Command) -> &'static str {
-    match head::OPCODE.get(&command.0) as u8 {
+    match head::OPCODE.get(&command.bytes) as u8 {
         op::NOP => "NOP",
         op::QUERY_DEVICE => "QUERY_DEVICE",
         op::CREATE_PD => "CREATE_PD",
@@ -161,7 +181,7 @@ fn attribute_name(bit: u64) -> String {
 
 /// What a device would have to do that does not.
 fn feature(command: &Command, lsb: u64) -> String {
-    let opcode = head::OPCODE.get(&command.0) as u8;
+    let opcode = head::OPCODE.get(&command.bytes) as u8;
     let bit = lsb.wrapping_sub(modify_qp::MASK.lsb as u64);
     match 1u32.checked_shl(bit as u32).unwrap_or(0) {
         attr::ALT_PATH | attr::PATH_MIG_STATE if opcode == op::MODIFY_QP => {
@@ -171,7 +191,7 @@ fn feature(command: &Command, lsb: u64) -> String {
             format!("the event of a drained send queue ({})", attribute_name(bit))
         }
         _ if opcode == op::CREATE_QP && lsb == create_qp::TYPE.lsb as u64 => {
-            format!("queue pairs of type {}", create_qp::TYPE.get(&command.0))
+            format!("queue pairs of type {}", create_qp::TYPE.get(&command.bytes))
         }
         _ => format!("what field {} asks for", field_name(command, lsb)),
     }
@@ -180,7 +200,7 @@ fn feature(command: &Command, lsb: u64) -> String {
 /// The field of the command's layout that starts at bit `lsb`.
 fn field_name(command: &Command, lsb: u64) -> String {
     use abi::cmd::*;
-    let layout = match head::OPCODE.get(&command.0) as u8 {
+    let layout = match head::OPCODE.get(&command.bytes) as u8 {
         op::CREATE_MR => create_mr::LAYOUT,
         op::CREATE_CQ => create_cq::LAYOUT,
         op::CREATE_EQ => create_eq::LAYOUT,
@@ -229,6 +249,17 @@ mod tests {
         ] {
             let e = refusal(c, code, field);
             assert!(e.contains(why), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_refused_by_name_and_not_cut_short() {
+        for (field, value) in [(modify_qp::SQ_PSN, 0x100_0005), (modify_qp::RETRY_CNT, 8), (modify_qp::TIMEOUT, 32)] {
+            let most = Command::new(op::MODIFY_QP, 1).with(field, field.max());
+            assert!(most.check().is_ok() && field.get(&most.bytes) == field.max());
+            let e = most.with(field, value).with(modify_qp::PORT, 1).check().unwrap_err().to_string();
+            assert!(e.contains(&format!("MODIFY_QP: field {} does not hold {value:#x}", field.name)), "{e}");
+            assert!(e.contains(&format!("0 to {:#x}", field.max())), "{e}");
         }
     }
 }

@@ -143,6 +143,14 @@ impl Device {
         if u32::from(options.owner) >= limits.pages {
             return Err(Error::new(format!("doorbell page {} of {}", options.owner, limits.pages)));
         }
+        let (asked, size) = ((u64::from(options.owner) + 1) * doorbell::PAGE as u64, doorbells.size());
+        if asked > size {
+            return Err(Error::new(format!(
+                "BAR2 has {size:#x} bytes, doorbell page {} ends at {asked:#x}",
+                options.owner
+            ))
+            .hint("is the bitstream one of this release?"));
+        }
         let bus = Arc::new(BusSpace::new(function.clone())?);
         let life = Arc::new(Life::new(function.clone(), bar0.clone()));
         let commands = CommandRing::new(function.clone(), bar0.clone(), &bus, life.clone())?;
@@ -299,8 +307,10 @@ impl Device {
     }
 
     /// Executes the 64 bytes of a command as they are and gives the answer's, for tests of what the firmware makes of them.
+    /// Hidden, for a program has no use for it: it changes objects behind the back of their handles.
+    #[doc(hidden)]
     pub fn command_raw(&self, command: [u8; 64]) -> Result<[u8; 64]> {
-        self.0.commands.submit(&Command(command)).map(|a| a.0)
+        self.0.commands.submit(&Command::raw(command)).map(|a| a.0)
     }
 
     pub(crate) fn command(&self, opcode: u8) -> Command {

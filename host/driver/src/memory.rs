@@ -4,7 +4,7 @@
 //! use one map, which goes when the last of them goes.
 
 use crate::function::{DmaAccess, DmaLimits, DmaMap, Error, PciFunction, Result};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -44,12 +44,13 @@ impl BusSpace {
     /// # Safety
     /// As [`PciFunction::dma_map`]; the memory stays valid until the same range is unmapped here.
     pub unsafe fn map(&self, ptr: *mut u8, len: usize) -> Result<u64> {
-        let (from, to) = pages(ptr as u64, len);
-        if !self.limits.iova.iter().any(|(a, b)| *a <= from && to - 1 <= *b) {
+        let range = pages(ptr as u64, len);
+        let allowed = |(from, to): &(u64, u64)| self.limits.iova.iter().any(|(a, b)| a <= from && to - 1 <= *b);
+        let Some((from, to)) = range.filter(allowed) else {
             let ranges: Vec<_> = self.limits.iova.iter().map(|(a, b)| format!("{a:#x}..={b:#x}")).collect();
-            return Err(Error::new(format!("memory at {from:#x}..{to:#x} has no bus address"))
+            return Err(Error::new(format!("memory of {len} bytes at {ptr:p} has no bus address"))
                 .hint(format!("the IOMMU allows {}", ranges.join(", "))));
-        }
+        };
         let mut maps = self.lock();
         // The gaps between the maps that are there already.
         let mut gaps = Vec::new();
@@ -85,7 +86,7 @@ impl BusSpace {
 
     /// Undoes one `map` of the same range.
     pub fn unmap(&self, ptr: *mut u8, len: usize) {
-        let (from, to) = pages(ptr as u64, len);
+        let Some((from, to)) = pages(ptr as u64, len) else { return };
         let mut maps = self.lock();
         let mut gone = Vec::new();
         for (start, map) in maps.range_mut(..to).filter(|(_, m)| m.end > from) {
@@ -102,10 +103,11 @@ impl BusSpace {
     }
 }
 
-/// The pages around a range; an empty range takes the page it points at.
-fn pages(at: u64, len: usize) -> (u64, u64) {
+/// The pages around a range; an empty range takes the page it points at. `None`: they pass 2^64.
+fn pages(at: u64, len: usize) -> Option<(u64, u64)> {
     let page = PAGE as u64;
-    (at & !(page - 1), (at + len.max(1) as u64).next_multiple_of(page))
+    let end = at.checked_add(len.max(1) as u64)?.checked_next_multiple_of(page)?;
+    Some((at & !(page - 1), end))
 }
 
 /// Zeroed, page-aligned memory of this process.
@@ -121,19 +123,20 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     /// `len` bytes, rounded up to whole pages (at least one).
-    pub fn new(len: usize) -> Self {
+    pub fn new(len: usize) -> Result<Self> {
         Self::aligned(len, PAGE)
     }
 
-    /// The same at a multiple of `align`, a power of two of at least a page.
-    pub fn aligned(len: usize, align: usize) -> Self {
-        let layout = Layout::from_size_align(len.max(1).next_multiple_of(PAGE), align).expect("size of an allocation");
+    /// The same at a multiple of `align`, a power of two of at least a page. The error: there is no memory for it.
+    pub fn aligned(len: usize, align: usize) -> Result<Self> {
+        let whole = len.max(1).checked_next_multiple_of(PAGE);
+        let layout = whole.and_then(|whole| Layout::from_size_align(whole, align).ok());
         // SAFETY: the layout is not empty.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        if ptr.is_null() {
-            handle_alloc_error(layout)
-        }
-        Pages { ptr, layout }
+        let made = layout.map(|layout| (unsafe { alloc_zeroed(layout) }, layout)).filter(|(ptr, _)| !ptr.is_null());
+        made.map(|(ptr, layout)| Pages { ptr, layout }).ok_or_else(|| {
+            Error::new(format!("no memory for {len} bytes at a multiple of {align}"))
+                .hint("use less memory, or smaller pages")
+        })
     }
 
     /// Start.
@@ -164,7 +167,7 @@ pub struct RingMemory {
 impl RingMemory {
     /// Zeroed memory of `len` bytes, aligned to 4 KiB.
     pub fn new(bus: &Arc<BusSpace>, len: usize) -> Result<Self> {
-        let pages = Pages::new(len);
+        let pages = Pages::new(len)?;
         // SAFETY: the pages live in the same struct and are unmapped before they are freed.
         let iova = unsafe { bus.map(pages.as_ptr(), pages.size())? };
         Ok(RingMemory { pages, bus: bus.clone(), iova })
@@ -175,10 +178,15 @@ impl RingMemory {
         self.iova
     }
 
+    #[inline]
+    fn has(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.pages.size())
+    }
+
     /// Copies `data` to `offset`.
     #[inline]
     pub fn write(&self, offset: usize, data: &[u8]) {
-        assert!(offset + data.len() <= self.pages.size());
+        assert!(self.has(offset, data.len()));
         // SAFETY: in bounds; the device is the only other party, and it looks after the doorbell.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.pages.as_ptr().add(offset), data.len()) }
     }
@@ -186,7 +194,7 @@ impl RingMemory {
     /// The last byte of the `N` bytes at `offset`, where the device puts its phase bit, then all of them.
     #[inline]
     pub fn read_if<const N: usize>(&self, offset: usize, ready: impl Fn(u8) -> bool) -> Option<[u8; N]> {
-        assert!(offset + N <= self.pages.size());
+        assert!(self.has(offset, N));
         // SAFETY: in bounds; the device writes an entry as one burst and the phase byte is part of it.
         unsafe {
             let p = self.pages.as_ptr().add(offset);
@@ -267,7 +275,7 @@ mod tests {
     #[test]
     fn regions_on_one_page_share_its_map_and_the_ledger_ends_empty() {
         let bus = BusSpace::new(Arc::new(Maps::default())).unwrap();
-        let pages = Pages::new(4 * PAGE);
+        let pages = Pages::new(4 * PAGE).unwrap();
         let at = |offset: usize| pages.as_ptr().wrapping_add(offset);
         assert_eq!(map(&bus, &pages, PAGE + 5, 10).unwrap(), at(PAGE + 5) as u64);
         map(&bus, &pages, PAGE + 100, 10).unwrap();
@@ -284,7 +292,7 @@ mod tests {
     #[test]
     fn what_the_iommu_cannot_hold_is_refused_with_its_limits() {
         let bus = BusSpace::new(Arc::new(Maps::default())).unwrap();
-        let pages = Pages::new(8 * PAGE);
+        let pages = Pages::new(8 * PAGE).unwrap();
         for i in [0, 2, 4] {
             map(&bus, &pages, i * PAGE, PAGE).unwrap();
         }
@@ -297,5 +305,27 @@ mod tests {
             bus.unmap(pages.as_ptr().wrapping_add(i * PAGE), PAGE);
         }
         assert_eq!(bus.maps(), 0);
+    }
+
+    #[test]
+    fn what_no_memory_can_hold_is_refused() {
+        for len in [usize::MAX, usize::MAX - PAGE + 2, isize::MAX as usize, 1 << 60] {
+            let e = Pages::new(len).err().expect("no machine has it").to_string();
+            assert!(e.contains(&format!("no memory for {len} bytes")), "{e}");
+        }
+        let bus = Arc::new(BusSpace::new(Arc::new(Maps::default())).unwrap());
+        for (at, len) in [(usize::MAX - 5, 3), (0x1000, usize::MAX - 0x1000), (0x2000, usize::MAX)] {
+            let ptr = std::ptr::without_provenance_mut(at);
+            // SAFETY: refused before anything is mapped.
+            let e = unsafe { bus.map(ptr, len) }.unwrap_err().to_string();
+            assert!(e.contains(&format!("{len} bytes at {at:#x} has no bus address")), "{e}");
+        }
+        let ring = RingMemory::new(&bus, 64).unwrap();
+        for offset in [usize::MAX - 3, PAGE - 7, PAGE] {
+            let write = std::panic::AssertUnwindSafe(|| ring.write(offset, &[0; 8]));
+            assert!(std::panic::catch_unwind(write).is_err(), "8 bytes written at {offset:#x}");
+            let read = std::panic::AssertUnwindSafe(|| ring.read_if::<8>(offset, |_| true));
+            assert!(std::panic::catch_unwind(read).is_err(), "8 bytes read at {offset:#x}");
+        }
     }
 }

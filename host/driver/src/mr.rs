@@ -97,9 +97,9 @@ impl Pd {
         }
         let align = match translation {
             Translation::Auto => PAGE,
-            Translation::Pages(size) => size as usize,
+            Translation::Pages(size) => 1 << page_shift(size)?,
         };
-        let memory = Pages::aligned(len, align.max(PAGE));
+        let memory = Pages::aligned(len, align)?;
         let key = self.register(memory.as_ptr(), len, access, translation)?;
         Ok(Mr { key, memory, len })
     }
@@ -129,23 +129,27 @@ impl Pd {
         let answered = match t {
             Translation::Auto => device.create(&c.with(create_mr::CONTIGUOUS, 1).with(create_mr::PAGES, iova))?,
             Translation::Pages(size) => {
-                let shift = [12, 16, 21, 30].into_iter().find(|s| 1u64 << s == size);
-                let Some(shift) = shift else {
-                    return Err(Error::new(format!("pages of {size} bytes"))
-                        .hint("the device translates pages of 4 KiB, 64 KiB, 2 MiB and 1 GiB"));
-                };
+                let shift = page_shift(size)?;
                 let first = iova & !(size - 1);
                 let count = (iova + len as u64 - first).div_ceil(size);
                 let list = RingMemory::new(&device.0.bus, count as usize * 8)?;
                 for i in 0..count {
                     list.write(i as usize * 8, &(first + i * size).to_le_bytes());
                 }
-                let c = c.with(create_mr::PAGE_SHIFT, shift).with(create_mr::PAGES, list.iova());
+                let c = c.with(create_mr::PAGE_SHIFT, shift.into()).with(create_mr::PAGES, list.iova());
                 device.create(&c)?
             }
         };
         Ok((answered.0, answered.1.get(answer::VALUE) as u32))
     }
+}
+
+/// Log2 of a page size that the device translates.
+fn page_shift(size: u64) -> Result<u32> {
+    [12, 16, 21, 30].into_iter().find(|s| 1u64 << s == size).ok_or_else(|| {
+        Error::new(format!("pages of {size} bytes"))
+            .hint("the device translates pages of 4 KiB, 64 KiB, 2 MiB and 1 GiB")
+    })
 }
 
 impl Mr {
@@ -170,35 +174,61 @@ impl Mr {
         self.key.key
     }
 
+    fn check(&self, offset: usize, len: usize) {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at offset {offset} of a region of {} bytes", self.len);
+    }
+
     /// Copies `data` into the region.
+    ///
+    /// # Panics
+    /// When it does not fit into the region, as slices do.
     pub fn write(&self, offset: usize, data: &[u8]) {
-        assert!(offset + data.len() <= self.len, "{}..{} of {}", offset, offset + data.len(), self.len);
+        self.check(offset, data.len());
         // SAFETY: in bounds; no Rust reference into the region exists, the device is the only other party.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.as_ptr().add(offset), data.len()) }
     }
 
     /// Copies from the region into `buf`.
+    ///
+    /// # Panics
+    /// When the region has less, as slices do.
     pub fn read(&self, offset: usize, buf: &mut [u8]) {
-        assert!(offset + buf.len() <= self.len, "{}..{} of {}", offset, offset + buf.len(), self.len);
+        self.check(offset, buf.len());
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.as_ptr().add(offset), buf.as_mut_ptr(), buf.len()) }
     }
 
     /// One byte, read anew each time: for waiting on data.
+    ///
+    /// # Panics
+    /// When it is not in the region.
     pub fn byte(&self, offset: usize) -> u8 {
-        assert!(offset < self.len);
+        self.check(offset, 1);
         // SAFETY: in bounds.
         unsafe { self.memory.as_ptr().add(offset).read_volatile() }
     }
 
-    /// A local scatter/gather element.
+    /// A local scatter/gather element. Bounds are the device's to check.
+    ///
+    /// # Panics
+    /// When it cannot be told in an SGE: `len` of 4 GiB and more, an address beyond 2^64.
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
-        Sge { addr: self.addr() + offset as u64, len: len as u32, lkey: self.lkey() }
+        let Ok(told) = u32::try_from(len) else { panic!("an SGE of {len} bytes: it has 32 bits for them") };
+        Sge { addr: self.place(offset), len: told, lkey: self.lkey() }
     }
 
-    /// A place that a peer can name.
+    /// A place that a peer can name. Bounds are the peer's device's to check.
+    ///
+    /// # Panics
+    /// When its address is beyond 2^64.
     pub fn remote(&self, offset: usize) -> Remote {
-        Remote { addr: self.addr() + offset as u64, rkey: self.rkey() }
+        Remote { addr: self.place(offset), rkey: self.rkey() }
+    }
+
+    fn place(&self, offset: usize) -> u64 {
+        let at = self.addr().checked_add(offset as u64);
+        at.unwrap_or_else(|| panic!("offset {offset:#x} of a region at {:#x} is beyond 2^64", self.addr()))
     }
 }
 

@@ -115,7 +115,8 @@ impl Ring {
     }
 
     fn free(&self, consumer: u16) -> u32 {
-        (1 << self.log2) - u32::from(self.producer.wrapping_sub(consumer))
+        // A device that completes what was not posted makes no room.
+        (1u32 << self.log2).saturating_sub(self.producer.wrapping_sub(consumer).into())
     }
 
     /// Tells the device how far the ring is filled.

@@ -79,7 +79,7 @@ impl Network {
     /// Takes the raw queue pair, which only one can have, and lets it hear. The events of its completion queue go to `eq`.
     pub fn open(device: &Device, eq: &Eq, options: &NetworkOptions) -> Result<Network> {
         let mhz = u64::from(device.clock_mhz());
-        let cycles = |d: Duration| (d.as_nanos() as u64).saturating_mul(mhz) / 1000;
+        let cycles = |d: Duration| u64::try_from(d.as_nanos() * u128::from(mhz) / 1000).unwrap_or(u64::MAX);
         let patience =
             Patience { retry: cycles(options.retry), tries: options.tries.max(1), lifetime: cycles(options.lifetime) };
         let pd = device.create_pd()?;
