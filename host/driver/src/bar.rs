@@ -1,9 +1,9 @@
 //! A BAR: mapped where that is possible, trapped elsewhere; the caller cannot tell but by time.
 
+use crate::fence;
 use crate::function::{Mapping, PciFunction, Result};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use volatile_register::{RO, RW, WO};
 
 /// One BAR of a function. A trapped read that fails returns all ones, as PCIe does.
@@ -59,14 +59,16 @@ impl Bar {
         Some(unsafe { map.ptr.add(at) })
     }
 
-    /// Reads a register.
+    /// Reads a register. What is read from memory afterwards is what the device had written by then.
     #[inline]
     pub fn read<T: Word>(&self, offset: usize) -> T {
-        match self.pointer(offset, T::BYTES) {
+        let value = match self.pointer(offset, T::BYTES) {
             // SAFETY: device memory inside of the mapping, aligned.
             Some(p) => unsafe { p.cast::<T>().read_volatile() },
             None => self.read_trapped(offset),
-        }
+        };
+        fence::from_device();
+        value
     }
 
     fn read_trapped<T: Word>(&self, offset: usize) -> T {
@@ -77,9 +79,10 @@ impl Bar {
         T::of(bytes)
     }
 
-    /// Writes a register; the write may be posted.
+    /// Writes a register; the write may be posted. What was written to memory before is visible to the device first.
     #[inline]
     pub fn write<T: Word>(&self, offset: usize, value: T) {
+        fence::to_device();
         match self.pointer(offset, T::BYTES) {
             // SAFETY: as in `read`.
             Some(p) => unsafe { p.cast::<T>().write_volatile(value) },
@@ -113,10 +116,10 @@ impl Doorbell {
     /// Rings: everything written to ring memory before is visible to the device first.
     #[inline]
     pub fn ring(&self, value: u64) {
-        fence(Ordering::Release);
         if self.pointer.is_null() {
             self.bar.write(self.offset, value);
         } else {
+            fence::to_device();
             // SAFETY: see the type.
             unsafe { self.pointer.write_volatile(value.to_le()) }
         }

@@ -101,7 +101,6 @@ impl CommandRing {
         let phase = (s.produced >> LOG2 & 1) as u8 ^ 1;
         s.ring.write(slot, &command.bytes);
         s.produced = s.produced.wrapping_add(1);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         reg!(self.bar, Registers, cmd_producer).write(s.produced);
         let deadline = Instant::now() + PATIENCE;
         let (mut turns, mut counted) = (0, false);

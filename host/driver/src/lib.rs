@@ -22,6 +22,7 @@ mod command;
 mod config;
 mod cq;
 mod device;
+mod fence;
 mod firmware;
 pub mod function;
 mod life;

@@ -3,6 +3,7 @@
 //! A bus address equals the address in this process wherever the IOMMU allows it. Maps are shared: two regions on one page
 //! use one map, which goes when the last of them goes.
 
+use crate::fence;
 use crate::function::{DmaAccess, DmaLimits, DmaMap, Error, PciFunction, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
@@ -201,7 +202,7 @@ impl RingMemory {
             if !ready(p.add(N - 1).read_volatile()) {
                 return None;
             }
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            fence::from_device();
             Some(p.cast::<[u8; N]>().read_volatile())
         }
     }

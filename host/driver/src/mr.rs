@@ -199,14 +199,16 @@ impl Mr {
         unsafe { std::ptr::copy_nonoverlapping(self.memory.as_ptr().add(offset), buf.as_mut_ptr(), buf.len()) }
     }
 
-    /// One byte, read anew each time: for waiting on data.
+    /// One byte, read anew each time: for waiting on data. What is read afterwards is at least as new.
     ///
     /// # Panics
     /// When it is not in the region.
     pub fn byte(&self, offset: usize) -> u8 {
         self.check(offset, 1);
         // SAFETY: in bounds.
-        unsafe { self.memory.as_ptr().add(offset).read_volatile() }
+        let byte = unsafe { self.memory.as_ptr().add(offset).read_volatile() };
+        crate::fence::from_device();
+        byte
     }
 
     /// A local scatter/gather element. Bounds are the device's to check.
