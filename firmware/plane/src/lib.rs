@@ -244,6 +244,9 @@ impl Plane {
             op::MODIFY_QP => self.modify_qp(hw, c, owner)?,
             op::QUERY_QP => self.query_qp(hw, number, owner, a)?,
             op::DESTROY_QP => self.destroy_qp(hw, number, owner)?,
+            op::SET_GID | op::SET_PORT | op::SET_MULTICAST if owner != 0 => {
+                return Err(Refused::at(result::NOT_OWNER, head::OWNER));
+            }
             op::SET_GID => self.set_gid(hw, c)?,
             op::SET_PORT => self.set_port(hw, c)?,
             op::SET_MULTICAST => self.set_multicast(hw, c)?,

@@ -145,6 +145,19 @@ fn foreign_objects_are_out_of_reach() {
 }
 
 #[test]
+fn the_port_is_owner_0s() {
+    let mut b = Bench::new();
+    let port = command(op::SET_PORT).with(set_port::MAC, 2);
+    let group = command(op::SET_MULTICAST).with(set_multicast::VALID, 1).with(set_multicast::MAC, 0xff3333);
+    for c in [gid4(7), command(op::SET_GID).with(set_gid::INDEX, 7), port, group] {
+        for owner in [1, 2, 15] {
+            assert_eq!(b.refused(c.owner(owner)), (NOT_OWNER, head::OWNER.lsb as u64));
+        }
+        b.ok(c.owner(0));
+    }
+}
+
+#[test]
 fn tables_fill_up_and_empty() {
     let mut b = Bench::new();
     b.qp();

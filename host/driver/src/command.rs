@@ -135,6 +135,7 @@ fn judge(command: &Command, a: Answer) -> Result<Answer> {
         result::BAD_OPCODE => "no such command".into(),
         result::BAD_FIELD => format!("field {} is out of range", field_name(command, field)),
         result::NO_OBJECT => format!("field {} names no object", field_name(command, field)),
+        result::NOT_OWNER if field == head::OWNER.lsb as u64 => "only owner 0, who has the port, may do this".into(),
         result::NOT_OWNER => "the object belongs to another owner".into(),
         result::NO_ROOM => "all entries of the table are in use".into(),
         result::IN_USE => "others still refer to the object".into(),
@@ -237,6 +238,13 @@ mod tests {
             (modify(), result::UNSUPPORTED, mask(18), "does not do automatic path migration (PATH_MIG_STATE)"),
             (modify(), result::UNSUPPORTED, mask(2), "the event of a drained send queue (EN_SQD_ASYNC_NOTIFY)"),
             (modify(), result::BAD_FIELD, modify_qp::DMAC.lsb as u64, "field DMAC is out of range"),
+            (modify(), result::NOT_OWNER, head::NUMBER.lsb as u64, "MODIFY_QP: the object belongs to another owner"),
+            (
+                Command::new(op::SET_PORT, 1),
+                result::NOT_OWNER,
+                head::OWNER.lsb as u64,
+                "SET_PORT: only owner 0, who has the port, may do this",
+            ),
             (modify(), result::NO_OBJECT, head::NUMBER.lsb as u64, "field NUMBER names no object"),
             (
                 Command::new(op::CREATE_QP, 1).with(create_qp::TYPE, 2),

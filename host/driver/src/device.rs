@@ -17,6 +17,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// Owner of the port and its addresses: whoever opens the device sets them for all owners.
+const PORT_OWNER: u16 = 0;
+
 /// Powers of two that the device is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -256,7 +259,7 @@ impl Device {
 
     /// Sets or clears an entry of the GID table.
     pub fn set_gid(&self, index: u8, gid: Option<Gid>) -> Result<()> {
-        let mut c = self.command(op::SET_GID).with(set_gid::INDEX, index.into());
+        let mut c = Command::new(op::SET_GID, PORT_OWNER).with(set_gid::INDEX, index.into());
         if let Some(g) = gid {
             let (low, high) = ip_words(g.ip);
             c = c
@@ -285,7 +288,7 @@ impl Device {
     /// Sets or clears a multicast MAC that the raw queue hears. [`Device::set_gid`] sets the entry with the GID's number, so that
     /// questions for its address are heard.
     pub fn set_multicast(&self, index: u8, group: Option<[u8; 6]>) -> Result<()> {
-        let mut c = self.command(op::SET_MULTICAST).with(set_multicast::INDEX, index.into());
+        let mut c = Command::new(op::SET_MULTICAST, PORT_OWNER).with(set_multicast::INDEX, index.into());
         if let Some(mac) = group {
             c = c.with(set_multicast::VALID, 1).with(set_multicast::MAC, mac_word(mac));
         }
@@ -296,8 +299,7 @@ impl Device {
     pub fn set_port(&self, port: &Port) -> Result<()> {
         let hertz = u64::from(self.clock_mhz()) * 1_000_000;
         let cycles = if port.rate == 0 { 0 } else { (hertz / u64::from(port.rate)).max(1) };
-        let c = self
-            .command(op::SET_PORT)
+        let c = Command::new(op::SET_PORT, PORT_OWNER)
             .with(set_port::MAC, mac_word(port.mac))
             .with(set_port::RAW_ON, port.raw.into())
             .with(set_port::PROMISCUOUS, port.promiscuous.into())

@@ -34,16 +34,16 @@ numbers! {
         QUERY_QP = 12;
         /// When it is answered, the device touches the rings no more.
         DESTROY_QP = 13;
-        /// Sets or clears one of the port's addresses; one that a QP uses stays.
+        /// Sets or clears one of the port's addresses; one that a QP uses stays. The port is owner 0's.
         SET_GID = 14;
-        /// Sets the station address, and which frames the raw queue gets, how many at most.
+        /// Sets the station address, and which frames the raw queue gets, how many at most. Owner 0's.
         SET_PORT = 15;
         /// Finds an owner's objects.
         LIST_OWNED = 16;
         /// Destroys all that an owner has, in the order QPs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
         /// owner's refers to stays: the result is then IN_USE.
         RECLAIM = 17;
-        /// Sets or clears a multicast group that the raw queue hears.
+        /// Sets or clears a multicast group that the raw queue hears. Owner 0's.
         SET_MULTICAST = 18;
     }
 }

@@ -223,7 +223,7 @@ fn the_image_brings_queue_pairs_up() {
     }
     println!("ready after {} cycles", machine.cycle);
     assert_eq!(machine.log, "ready, reset cause 0   \n");
-    let gid = [(set_gid::VALID, 1), (set_gid::MAC, 2), (set_gid::IP_LOW, 0x0100_000a)];
+    let gid = [(head::OWNER, 0), (set_gid::VALID, 1), (set_gid::MAC, 2), (set_gid::IP_LOW, 0x0100_000a)];
     let answers = machine.execute(&[
         command(op::CREATE_PD, &[]),
         command(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]),

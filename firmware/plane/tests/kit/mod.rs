@@ -131,7 +131,9 @@ impl Hardware for Fake {
 pub struct Command(pub Bytes);
 
 pub fn command(opcode: u8) -> Command {
-    Command([0; 64]).with(head::OPCODE, opcode.into()).with(head::OWNER, 1)
+    // The port and its addresses are owner 0's.
+    let owner = !matches!(opcode, op::SET_GID | op::SET_PORT | op::SET_MULTICAST);
+    Command([0; 64]).with(head::OPCODE, opcode.into()).with(head::OWNER, owner.into())
 }
 
 impl Command {

@@ -460,7 +460,7 @@ mod tests {
             (create_mr::LENGTH, 700 * 4096),
             (create_mr::PAGES, list),
         ];
-        let gid = [(set_gid::VALID, 1), (set_gid::MAC, 2), (set_gid::IP_LOW, 0x0100_000a)];
+        let gid = [(head::OWNER, 0), (set_gid::VALID, 1), (set_gid::MAC, 2), (set_gid::IP_LOW, 0x0100_000a)];
         let (answers, _) = w.execute(&[
             command(op::CREATE_PD, &[]),
             command(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]),
