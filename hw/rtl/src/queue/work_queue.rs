@@ -759,8 +759,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         }
         let told = self.direct.val();
         if self.direct_valid.val() {
-            // The next one takes its place, unless it is just written.
-            if !told.number.any() && direct != Direct::Writing {
+            // The next one takes its place, unless it is just written: a read of the last such cycle takes its words in the next.
+            if !told.number.any() && !held && direct != Direct::Writing {
                 direct = Direct::Filling;
             }
             if direct == Direct::Filling {

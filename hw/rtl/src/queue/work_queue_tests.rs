@@ -563,6 +563,59 @@ fn direct_wqes_are_there_at_once_64() {
     direct_wqes_are_there_at_once::<64>();
 }
 
+/// The words of the next direct WQE begin at any cycle around the time at which one is put into the block RAM; whoever reads
+/// that one in any of these cycles gets it whole.
+#[test]
+fn the_next_direct_wqe_disturbs_no_reader() {
+    let mut b = Bench::new::<512>(8, 2);
+    b.dma_ready = 1.0;
+    b.latency = (20, 20);
+    b.load(0, 6);
+    for (gap, blocks) in (0..16).flat_map(|gap| [(gap, 1u16), (gap, 2)]) {
+        let at = b.queues[0].posted;
+        b.post(0, blocks);
+        b.m.set("ring_valid", 0);
+        let want: Vec<[u8; 64]> = (0..blocks)
+            .map(|i| {
+                let block = &mut b.queues[0].memory[((at + i) % 64) as usize];
+                send_wqe::BLOCKS.set(block, blocks as u64);
+                *block
+            })
+            .collect();
+        b.tell(&want, 16);
+        b.ring(0, at + blocks);
+        let (mut asked, mut seen) = (VecDeque::from([None; 2]), 0);
+        for cycle in 0..80 {
+            // What was asked two cycles ago.
+            if let Some(index) = asked.pop_front().unwrap() {
+                let fetched = b.m.get("view.fetched") as u16;
+                if fetched == at + blocks {
+                    assert_eq!(b.m.get_bytes("block"), want[index as usize], "gap {gap}, cycle {cycle}");
+                    seen += 1;
+                }
+            }
+            let index = cycle % blocks;
+            b.m.set("re", 1);
+            b.m.set("number", 0);
+            b.m.set("index", (at + index) as u64);
+            asked.push_back(Some(index));
+            if (gap..gap + 4).contains(&cycle) {
+                b.m.set("direct.number", (cycle - gap) as u64);
+                b.m.set("direct.complete", 0);
+                b.m.set("direct.data", u64::MAX);
+                b.m.set("direct_valid", 1);
+            }
+            b.cycle();
+            b.m.eval();
+        }
+        assert!(seen > 20, "gap {gap}: {seen} reads");
+        b.consume(0, at + blocks);
+        b.queues[0].completed = at + blocks;
+        b.cycle();
+    }
+    assert!((1..16).contains(&b.fetches), "{} of 32 were replaced in time", b.fetches);
+}
+
 #[test]
 fn indices_wrap() {
     let mut b = Bench::new::<512>(32, 7);
