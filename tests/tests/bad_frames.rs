@@ -27,7 +27,7 @@ fn verdicts(bed: &Testbed) -> Vec<u64> {
 fn counted(bed: &Testbed, before: &[u64]) -> Vec<(&'static str, u64)> {
     let now = verdicts(bed);
     let names = counter::NAMES.iter().map(|n| n.0);
-    names.zip(now.iter().zip(before)).filter_map(|(name, (n, b))| (n > b).then(|| (name, n - b))).collect()
+    names.zip(now.iter().zip(before)).filter(|(_, (n, b))| n > b).map(|(name, (n, b))| (name, n - b)).collect()
 }
 
 /// Random bytes in frames of every length that a link carries, and longer: of no meaning at all, and behind headers that lead them
@@ -50,7 +50,7 @@ fn random_bytes_of_every_length_are_counted_and_dropped() {
                 if len % 4 > 1 {
                     frame[16..18].copy_from_slice(&(len as u16 - 14).to_be_bytes());
                     frame[20..24].copy_from_slice(&[0x40, 0, 64, 17]);
-                    frame[36..40].copy_from_slice(&[0x12, 0xb7, (len - 34 >> 8) as u8, (len - 34) as u8]);
+                    frame[36..40].copy_from_slice(&[0x12, 0xb7, ((len - 34) >> 8) as u8, (len - 34) as u8]);
                     frame[40..42].fill(0);
                     seal(&mut frame);
                 }
