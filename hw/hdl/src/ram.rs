@@ -48,6 +48,26 @@ fn range(bits: usize) -> String {
     if bits == 1 { String::new() } else { format!("[{}:0] ", bits - 1) }
 }
 
+/// What a simulator puts in the place of a word that is written while it is read: numbers of a generator that each clash moves
+/// on, so that two runs of one test are alike.
+fn noise(bits: usize) -> String {
+    let parts = bits.div_ceil(32);
+    format!(
+        "`ifndef SYNTHESIS\nreg [31:0] noise;\ninitial noise = 32'h2545f491;\n\
+         wire [{}:0] noises = {{{parts}{{noise ^ noise >> 15}}}};\n`endif\n",
+        32 * parts - 1
+    )
+}
+
+/// The clash of a read with a write of the same row, behind the read into `target`.
+fn clash(bits: usize, target: &str, any: &str, waddr: &str, raddr: &str) -> String {
+    format!(
+        "`ifndef SYNTHESIS\n  if (re && ({any}) && {waddr} == {raddr}) begin\n    {target} <= noises[{}:0];\n    \
+         noise <= noise * 32'd1664525 + 32'd1013904223;\n  end\n`endif\n",
+        bits - 1
+    )
+}
+
 /// Verilog of a RAM body of `bits`-wide words, with write enables for lanes of `lane` bits or for the whole word.
 fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, lane: Option<usize>) -> Verilog {
     let (rows, top) = (o.rows(address_bits), o.index_bits(address_bits) - 1);
@@ -72,18 +92,24 @@ fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, l
         }
     };
     let range = range(bits);
+    let any = if lane.is_some() { "|we" } else { "we" };
     let read = match o.answer {
         Answer::AtOnce => {
             format!("wire {range}word = mem[{raddr}];\nalways @(*) rdata = re ? word : {bits}'d0;\n")
         }
-        Answer::Next => format!("initial rdata = {bits}'d0;\nalways @(posedge clock) if (re) rdata <= mem[{raddr}];\n"),
+        Answer::Next => format!(
+            "initial rdata = {bits}'d0;\nalways @(posedge clock) begin\n  if (re) rdata <= mem[{raddr}];\n{}end\n",
+            clash(bits, "rdata", any, &waddr, &raddr)
+        ),
         Answer::Registered => format!(
             "reg {range}stage;\nreg fresh;\ninitial begin stage = {bits}'d0; fresh = 1'b0; rdata = {bits}'d0; end\n\
              always @(posedge clock) begin\n  if (re) stage <= mem[{raddr}];\n  fresh <= re;\n  \
-             if (fresh) rdata <= stage;\nend\n"
+             if (fresh) rdata <= stage;\n{}end\n",
+            clash(bits, "stage", any, &waddr, &raddr)
         ),
     };
-    let text = format!("{style} reg {range}mem [0:{}];\n{write}{read}", rows.max(2) - 1);
+    let noise = if o.answer == Answer::AtOnce { String::new() } else { noise(bits) };
+    let text = format!("{style} reg {range}mem [0:{}];\n{noise}{write}{read}", rows.max(2) - 1);
     ir::hand_over(ir::Body::Text { block: Some(block), text, reg: true, source: String::new() })
 }
 
@@ -119,8 +145,10 @@ macro_rules! options {
 /// Simple dual port RAM of 2^`A` words of `T`, or of fewer [`rows`](Self::rows), zero at power-up. `we` writes `wdata` at `waddr`; `re` reads `raddr`,
 /// and `rdata` holds the word from the next rising edge until the next read.
 ///
-/// Reading the word that is written at the same edge gives **undefined** data in hardware (old data in simulation):
-/// forward the write data, or keep the two apart.
+/// Reading the word that is written at the same edge gives **undefined** data: any in hardware, random data in the emitted
+/// Verilog, so that a test finds who relies on it (old data in a simulation of the Rust code, which whole designs never run
+/// in). Forward the write data, or keep the two apart. A read at the next edge gives the new word. A RAM that answers
+/// [`at_once`](Self::at_once) gives the old word until the edge of the write and the new one from then on.
 #[derive(Clone, Debug, Default, LogicBlock)]
 pub struct Ram<T: Synth, const A: usize> {
     pub clock: Signal<In, Clock>,

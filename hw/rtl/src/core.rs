@@ -25,7 +25,7 @@ use crate::queue::{
     scheduler::Scheduler,
     work_queue::WorkQueue,
 };
-use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, Loopback, Sink, Source, Table, TableMaster};
+use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
 use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder};
 use crate::wire::{ingress::Ingress, transmit::Transmit};
 use abi::{status::counter, table::id};
@@ -204,7 +204,7 @@ pub struct Core<const W: usize, const N: usize> {
 
     records: Table<Record>,
     landings: Table<Bits<512>>,
-    sent: Table<Sent>,
+    sent: FreshTable<Sent>,
     resources: Table<ReadResource>,
 
     packets_in: Reg<Bits<16>>,
@@ -277,7 +277,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             sentry: Default::default(),
             records: Table::new(N * 128, "ultra"),
             landings: Table::new(N * 16, "ultra"),
-            sent: Table::new(N, ""),
+            sent: FreshTable::new(N, ""),
             resources: Table::new(N * 16, "block"),
             packets_in: Default::default(),
             packets_out: Default::default(),

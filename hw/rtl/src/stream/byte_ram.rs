@@ -10,6 +10,9 @@
 //! bank output                        A  (then its register)
 //! rdata, rvalid                                A  in cycle 5: READ_LATENCY cycles after `re`
 //! ```
+//! A read one cycle after a write is undefined in every row (W/8 bytes) that the write touches, as RAMs are that are read while
+//! they are written: what is read has been written before, and nothing else is written beside it meanwhile.
+//!
 //! One write and one read in every cycle; no handshakes, so nothing here can wait.
 
 use crate::msg::BufAddr;
@@ -216,7 +219,8 @@ mod tests {
         let mut memory = vec![0u8; size];
         // Reads under way, by the cycle in which they arrive.
         let mut reads: VecDeque<(u64, usize, Vec<u8>)> = VecDeque::new();
-        let mut written = [(0, 0); 2]; // by the writes of the last two cycles; a read may not touch bytes of this one and the last
+        // By the writes of the last two cycles; a read may not touch bytes of this one, and rows of the last one.
+        let mut written = [(0, 0); 2];
         for cycle in 0..20_000u64 {
             assert_eq!(m.bit("rvalid"), reads.front().is_some_and(|r| r.0 == cycle), "cycle {cycle}");
             if m.bit("rvalid") {
@@ -235,7 +239,13 @@ mod tests {
             let from = if rng.random_bool(0.3) { written[1].0 } else { rng.random_range(0..size) };
             let read = rng.random_bool(0.7);
             let overlap = |a: usize, n: usize| (0..W / 8).any(|i| ((from + i + size - a) % size) < n);
-            let read = read && !(write && overlap(at, bytes)) && !overlap(written[0].0, written[0].1);
+            let meets = |a: usize, n: usize| {
+                (0..n).any(|i| {
+                    let row = |byte: usize| byte % size / (W / 8);
+                    row(a + i) == row(from) || row(a + i) == row(from + W / 8 - 1)
+                })
+            };
+            let read = read && !(write && overlap(at, bytes)) && !meets(written[0].0, written[0].1);
             m.set("re", read as u64);
             m.set("raddr", from as u64);
             if read {

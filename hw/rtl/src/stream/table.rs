@@ -11,7 +11,8 @@
 use hdl::prelude::*;
 
 /// RAM of rows of `T`: `rdata` comes two cycles after `re` and stays until the next read arrives. See [`Ram`]; address bits above
-/// the rows are ignored.
+/// the rows are ignored. A row that is read in the cycle of its write gives undefined data (random in simulation), from the next
+/// cycle on the new data: it is for an owner that both writes and reads, or whose readers use such data for nothing.
 pub type Table<T> = Ram<T, 24>;
 
 /// A [`Table`] with a second read port: two copies that are written together.
@@ -70,7 +71,16 @@ impl<T: Synth> Logic for Table2<T> {
     }
 }
 
-/// A [`Table`] whose writer does not know its reader: a row that is read in the cycle of its write gives the new data.
+/// A [`Table`] whose writer does not know its reader: a row that is read in the cycle of its write gives the new data, as
+/// one that is read later does.
+///
+/// ```text
+/// cycle        0       1       2
+/// re,raddr     A
+/// we,wdata     A'              A''     (the last one comes too late)
+/// RAM                  A?              (undefined; `data` has A')
+/// rdata                        A'
+/// ```
 #[derive(Clone, Debug, Default, LogicBlock)]
 pub struct FreshTable<T: Synth> {
     pub clock: Signal<In, Clock>,
@@ -82,23 +92,26 @@ pub struct FreshTable<T: Synth> {
     pub rdata: Signal<Out, T>,
     table: Table<T>,
     read: DFF<Bit>,
-    same: [DFF<Bit>; 2],
-    data: [DFF<T>; 2],
+    same: DFF<Bit>,
+    data: DFF<T>,
+    out: DFF<T>,
+    _rows: Hidden<usize>,
 }
 
 impl<T: Synth> FreshTable<T> {
     /// As [`Table::new`](Ram::new).
     pub fn new(rows: usize, style: &'static str) -> Self {
-        FreshTable { table: Table::new(rows, style), ..Default::default() }
+        FreshTable { table: Ram::default().rows(rows).style(style), _rows: Hidden(rows), ..Default::default() }
     }
 }
 
 impl<T: Synth> Logic for FreshTable<T> {
     #[kernel]
     fn update(&mut self) {
-        dff_setup!(self, clock, read, same, data);
+        dff_setup!(self, clock, read, same, data, out);
         clock!(self, clock, table);
         let re = self.re.val();
+        let mask: Bits<24> = elab!(bits::<24>(self._rows.0.next_power_of_two() as u64 - 1));
         self.table.we.next = self.we.val();
         self.table.waddr.next = self.waddr.val();
         self.table.wdata.next = self.wdata.val();
@@ -106,14 +119,13 @@ impl<T: Synth> Logic for FreshTable<T> {
         self.table.raddr.next = self.raddr.val();
         self.read.d.next = re;
         if re {
-            self.same[0].d.next = self.we.val() && self.waddr.val() == self.raddr.val();
-            self.data[0].d.next = self.wdata.val();
+            self.same.d.next = self.we.val() && !((self.waddr.val() ^ self.raddr.val()) & mask).any();
+            self.data.d.next = self.wdata.val();
         }
         if self.read.q.val() {
-            self.same[1].d.next = self.same[0].q.val();
-            self.data[1].d.next = self.data[0].q.val();
+            self.out.d.next = if self.same.q.val() { self.data.q.val() } else { self.table.rdata.val() };
         }
-        self.rdata.next = if self.same[1].q.val() { self.data[1].q.val() } else { self.table.rdata.val() };
+        self.rdata.next = self.out.q.val();
     }
 }
 
@@ -123,6 +135,64 @@ mod tests {
     use rand::RngExt;
 
     use verilate::{Model, Options};
+
+    /// Few rows, so that reads and writes meet; upper address bits differ.
+    #[test]
+    fn a_fresh_row_is_new_from_the_cycle_of_its_write_on() {
+        let rows = 5;
+        let mut m = Model::of(|| FreshTable::<Bits<40>>::new(rows, "block"), Options::default()).unwrap();
+        let mut rng = verilate::rng(2);
+        let mut model = vec![0u64; rows];
+        let (mut pipe, mut now, mut met) = ([None; 2], 0u64, 0);
+        for _ in 0..5000 {
+            let write = rng.random_bool(0.6).then(|| (rng.random_range(0..rows), rng.random::<u64>() >> 24));
+            let read = rng.random_bool(0.6).then(|| rng.random_range(0..rows));
+            m.set("we", write.is_some() as u64);
+            if let Some((row, value)) = write {
+                m.set("waddr", row as u64 | 1 << 23);
+                m.set("wdata", value);
+                model[row] = value;
+                met += (read == Some(row)) as u64;
+            }
+            m.set("re", read.is_some() as u64);
+            m.set("raddr", read.unwrap_or(0) as u64);
+            pipe = [read.map(|row| model[row]), pipe[0]];
+            now = pipe[1].unwrap_or(now);
+            m.tick();
+            assert_eq!(m.get("rdata"), now);
+        }
+        assert!(met > 200, "{met}");
+    }
+
+    /// What a row gives in the cycle of its write is neither old nor new, and the same in every run.
+    #[test]
+    fn a_row_that_is_read_in_the_cycle_of_its_write_is_random() {
+        let run = || {
+            let mut m = Model::of(|| Table::<Bits<40>>::new(4, "block"), Options::default()).unwrap();
+            let (mut got, mut old) = (vec![], 0);
+            for value in 1..=50u64 {
+                for (we, row) in [(1, 2), (0, 2)] {
+                    m.set("we", we);
+                    m.set("waddr", 2);
+                    m.set("wdata", value);
+                    m.set("re", 1);
+                    m.set("raddr", row);
+                    m.tick();
+                }
+                let random = m.get("rdata");
+                assert!(random != old && random != value, "write of {value}");
+                got.push(random);
+                m.set("re", 0);
+                m.tick();
+                assert_eq!(m.get("rdata"), value, "a read in the next cycle gives the new row");
+                old = value;
+            }
+            got.dedup();
+            assert_eq!(got.len(), 50);
+            got
+        };
+        assert_eq!(run(), run());
+    }
 
     #[test]
     fn rows_come_two_cycles_later_and_stay() {

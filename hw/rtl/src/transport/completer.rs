@@ -25,7 +25,7 @@ use super::sge::{SgeMap, sge_map, sge_step};
 use super::timers::{Fired, Timers, Wait};
 use crate::{
     msg::*,
-    stream::{BadRow, Fifo, GuardedTable, Sink, Source, Table, TablePort},
+    stream::{BadRow, Fifo, FreshTable, GuardedTable, Sink, Source, Table, TablePort},
 };
 use abi::{
     status::{cause, counter, wc},
@@ -132,8 +132,8 @@ pub struct Completer {
     rows: GuardedTable<Row>,
     /// Oldest record and next READ slot, read in one cycle so that both come early.
     heads: Ram<Bits<11>, 12>,
-    ackeds: Table<Acked>,
-    faults: Table<SendFault>,
+    ackeds: FreshTable<Acked>,
+    faults: FreshTable<SendFault>,
     timers: Timers,
 
     /// The wake-up call: to be made; made and not yet served; what for.
@@ -219,8 +219,8 @@ impl Completer {
             peers: Table::new(qps, "block"),
             rows: GuardedTable::new(qps, "block"),
             heads: Default::default(),
-            ackeds: Table::new(qps, "block"),
-            faults: Table::new(qps, "block"),
+            ackeds: FreshTable::new(qps, "block"),
+            faults: FreshTable::new(qps, "block"),
             timers: Timers::new(qps, tick),
             call: Default::default(),
             busy: Default::default(),

@@ -24,7 +24,7 @@ use super::responder_rules::loads;
 use crate::{
     msg::*,
     queue::flags::{Flags, Scan},
-    stream::{Sink, Source, Table, TablePort},
+    stream::{FreshTable, Sink, Source, Table, TablePort},
 };
 use abi::{
     status::{cause, counter},
@@ -128,7 +128,7 @@ pub struct Respond<const N: usize> {
     debts: Table<Debt>,
     /// Head slot, read in one cycle so that the resource comes with the row.
     heads: Ram<Bits<4>, 12>,
-    answered: Table<Bits<8>>,
+    answered: FreshTable<Bits<8>>,
     work: Flags<N>,
     scan: Scan<N>,
 
@@ -191,7 +191,7 @@ impl<const N: usize> Default for Respond<N> {
             attributes: Table::new(N, "block"),
             debts: Table::new(N, "block"),
             heads: Default::default(),
-            answered: Table::new(N, "block"),
+            answered: FreshTable::new(N, "block"),
             work: Default::default(),
             scan: Default::default(),
             qp: Default::default(),

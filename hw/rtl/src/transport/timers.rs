@@ -16,7 +16,7 @@
 
 use crate::{
     msg::*,
-    stream::{Table, Table2},
+    stream::{FreshTable, Table},
 };
 use abi::wire::RNR_TIMER_10US;
 use hdl::prelude::*;
@@ -124,8 +124,9 @@ pub struct Timers {
     qp: Reg<Qp>,
     valid: [Reg<Bit>; 4],
     who: [DFF<Qp>; 4],
-    marks: Table2<Mark>,
-    waits: Table<Wait>,
+    /// One for the completer, one for the scanner.
+    marks: [FreshTable<Mark>; 2],
+    waits: FreshTable<Wait>,
     alarms: Table<Alarm>,
     /// Stage 3.
     waiting: DFF<Bit>,
@@ -170,8 +171,8 @@ impl Timers {
             qp: Default::default(),
             valid: Default::default(),
             who: Default::default(),
-            marks: Table2::new(qps, "block"),
-            waits: Table::new(qps, "block"),
+            marks: [FreshTable::new(qps, "block"), FreshTable::new(qps, "block")],
+            waits: FreshTable::new(qps, "block"),
             alarms: Table::new(qps, "block"),
             waiting: Default::default(),
             same: Default::default(),
@@ -198,7 +199,7 @@ impl Logic for Timers {
         regs!(self, clock, rst, time, fraction, qp, valid);
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, ticks, verbs);
-        clock!(self, clock, marks, waits, alarms);
+        clock!(self, clock, marks[0], marks[1], waits, alarms);
         let time = self.time.q.val();
         self.now.next = time;
         self.fraction.d.next = self.fraction.q.val() + 1;
@@ -209,12 +210,14 @@ impl Logic for Timers {
 
         // Marks: written when a packet leaves, read by the completer and the scanner.
         let left = self.left.val();
-        self.marks.we.next = self.left_valid.val() && left.expects;
-        self.marks.waddr.next = left.qpn.cast::<24>();
-        self.marks.wdata.next = Mark { psn: left.psn, time: time.get_bits::<16>(0) };
-        self.marks.re.next = self.mark_re.val();
-        self.marks.raddr.next = self.mark_addr.val().cast::<24>();
-        self.mark.next = self.marks.rdata.val();
+        for i in 0..2 {
+            self.marks[i].we.next = self.left_valid.val() && left.expects;
+            self.marks[i].waddr.next = left.qpn.cast::<24>();
+            self.marks[i].wdata.next = Mark { psn: left.psn, time: time.get_bits::<16>(0) };
+        }
+        self.marks[0].re.next = self.mark_re.val();
+        self.marks[0].raddr.next = self.mark_addr.val().cast::<24>();
+        self.mark.next = self.marks[0].rdata.val();
         self.waits.we.next = self.we.val();
         self.waits.waddr.next = self.waddr.val().cast::<24>();
         self.waits.wdata.next = self.wait.val();
@@ -222,8 +225,8 @@ impl Logic for Timers {
         // Stage 0: the next QP.
         let qp = self.qp.q.val();
         self.qp.d.next = if qp == elab!(bits::<12>(self._qps.0 as u64 - 1)) { 0.into() } else { qp + 1 };
-        self.marks.re2.next = true;
-        self.marks.raddr2.next = qp.cast::<24>();
+        self.marks[1].re.next = true;
+        self.marks[1].raddr.next = qp.cast::<24>();
         self.waits.re.next = true;
         self.waits.raddr.next = qp.cast::<24>();
         self.alarms.re.next = true;
@@ -238,7 +241,7 @@ impl Logic for Timers {
         // Stage 2: does it wait, and is it the wait that was seen before?
         let wait = self.waits.rdata.val();
         let alarm = self.alarms.rdata.val();
-        let asked = !(self.marks.rdata2.val().psn - wait.psn).get_bit(23);
+        let asked = !(self.marks[1].rdata.val().psn - wait.psn).get_bit(23);
         self.waiting.d.next = (asked || wait.rnr || wait.reading) && !wait.over;
         self.same.d.next = alarm.running && alarm.psn == wait.psn && alarm.turn == wait.turn;
         let round_trip = (wait.srtt >> 3) + wait.rttvar + 1;
