@@ -381,7 +381,9 @@ impl Logic for Responder {
             State::Queue => {
                 let posted = self.rq_view.val().posted - consumer;
                 let fetched = self.rq_view.val().fetched - consumer;
-                let is_posted = posted.any() && !posted.get_bit(15);
+                // A full ring of 32,768 is just within reach; less than none is posted after a fetch that failed.
+                let full: Bits<16> = 0x8000.into();
+                let is_posted = posted.any() && posted <= full;
                 let is_here = fetched.any() && !fetched.get_bit(15);
                 self.map.d.next = sge_map(self.rq_block.val());
                 self.posted.d.next = is_posted;

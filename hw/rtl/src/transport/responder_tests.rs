@@ -124,6 +124,10 @@ struct Reference {
 const M24: u64 = 0xff_ffff;
 
 impl Reference {
+    /// How far WQEs can be on chip, of which there are few beside the largest ring.
+    fn fetchable(&self) -> u64 {
+        self.posted.min(self.wqes.len() as u64)
+    }
     fn op(&self, p: &Packet) -> RxOp {
         RxOp {
             qpn: p.qp().to_bits(),
@@ -383,7 +387,7 @@ impl Actor for Around {
     fn drive(&mut self, m: &mut Model) {
         announce(m);
         let q = self.rng.random_range(0..self.qps.len());
-        if self.fetched[q] < self.qps[q].posted {
+        if self.fetched[q] < self.qps[q].fetchable() {
             self.fetched[q] += 1;
         }
         let Around { view, rq, reads, qps, fetched, reads_seen, .. } = self;
@@ -499,7 +503,7 @@ fn check(
     }
     let mut around = Around::new(m, qps, seed);
     if stall == Stall::Never {
-        around.fetched = qps.iter().map(|r| r.posted).collect();
+        around.fetched = qps.iter().map(Reference::fetchable).collect();
     }
     let mut source = Source::new(m, "meta", stall, seed);
     let mut sink = Sink::new(m, "op", stall, seed + 1);
@@ -912,6 +916,17 @@ fn an_empty_receive_queue_is_answered_rnr_and_the_psn_stays() {
             (write_only(102), "nothing"),
             (p(op::WRITE_ONLY_IMM, 101).payload(4).reth(0x5000, 0x77, 4), "reply 2c psn 101 msn 1"),
             (write_only(101), &format!("{WRITTEN}reply 1f psn 101 msn 2")),
+        ],
+    );
+}
+
+#[test]
+fn the_largest_receive_queue_may_be_full() {
+    rule(
+        |r| r.posted = 0x8000,
+        &[
+            (p(op::SEND_ONLY, 100).payload(0), "reply 1f psn 100 msn 1, cqe 80 status 0 wqe 0 length 0"),
+            (p(op::SEND_ONLY, 101).payload(0), "reply 1f psn 101 msn 2, cqe 80 status 0 wqe 1 length 0"),
         ],
     );
 }
