@@ -4,12 +4,14 @@
 //! Each operation has a destination of its own, so the outcome does not depend on the order in which QPs are served. Between
 //! destinations lie guard bytes that nothing may touch.
 
+use abi::{status::counter, wire::op};
 use driver::qp::QpSizes;
 use driver::{Access, Data, Flags, Mr, Operation, Sge};
-use fabric::{Action, Match};
+use fabric::{Action, Match, Packet};
 use nic::{Adversary, NS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::sync::{Arc, Mutex};
 use testbed::{Connect, Pair, Setup, Testbed};
 
 /// Value of memory that nothing may write.
@@ -223,6 +225,14 @@ fn run(mix: &Mix) {
         sizes: QpSizes { send_blocks: 64, receives: 32 },
         ..Connect::default()
     };
+    // Acknowledgements on the wire: ACKs and NAKs, by the NIC that sent them.
+    let seen: Arc<Mutex<[[u64; 2]; 2]>> = Default::default();
+    let count = seen.clone();
+    bed.sim().tap(Some(Box::new(move |from, frame, _| {
+        if let Some(Packet { opcode: op::ACK, aeth: Some((syndrome, _)), .. }) = Packet::of(&frame.data) {
+            count.lock().unwrap()[from][(syndrome >> 5 != 0) as usize] += 1;
+        }
+    })));
     bed.sim().plug(0, mix.link);
     let mut pairs: Vec<_> = mix.pairs.iter().map(|hosts| bed.connect_hosts(*hosts, &connect).unwrap()).collect();
     let flow = |i: usize, hosts: [usize; 2], dir: usize| Flow::new(&bed, hosts, mix.seed ^ (i * 2 + dir) as u64);
@@ -275,6 +285,13 @@ fn run(mix: &Mix) {
         let faults = bed.sim().nic(nic).host.iommu.take_faults();
         assert!(faults.is_empty(), "seed {}: DMA outside of the maps: {faults:x?}", mix.seed);
         assert_eq!(bed.hosts[nic].device.health() & !1, 0, "seed {}", mix.seed);
+        // Each frame on the wire is counted once. Turned frames are not on it, and corrupted ones not what was sent.
+        if mix.loss == 0.0 && mix.pairs.iter().all(|[a, b]| a != b) {
+            let counted = [counter::TX_ACK, counter::TX_NAK].map(|c| bed.hosts[nic].device.counter(c));
+            let seen = seen.lock().unwrap()[nic];
+            assert_eq!(counted, seen, "seed {}: ACKs and NAKs of NIC {nic}", mix.seed);
+            assert!(seen[0] > 0, "seed {}: no ACK of NIC {nic}", mix.seed);
+        }
     }
 }
 

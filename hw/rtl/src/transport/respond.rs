@@ -547,8 +547,6 @@ impl<const N: usize> Logic for Respond<N> {
                             pd: attributes.pd,
                             need: 0.into(),
                         };
-                        let nak = row.ack_syndrome.get_bits::<3>(5).any();
-                        count = count.replace_bit(counter::TX_ACK, !nak).replace_bit(counter::TX_NAK, nak);
                         new_debt.ack = false;
                         new_debt.framed = behind;
                         new_debt.frame = self.queued.val() + SLACK;
