@@ -15,8 +15,10 @@
 //! starts     1
 //! rx                T0     T1     M0     M1        M0 and M1 were late
 //! ```
-//! Which way a frame goes is decided by its first beat: its destination MAC, and the link. Multicast goes to the link
-//! only. What a turned frame is worth is for ingress to say, as for any other.
+//! Which way a frame goes is decided by its first beat: its destination MAC, and the link. A link that goes down under a frame
+//! whose MAC takes nothing any more holds nobody: the rest of the frame is lost, and its beat that was offered waits beside the
+//! way (`stuck`), with an end behind it that says that the frame is unfinished, for a MAC that comes back. Multicast goes to the
+//! link only. What a turned frame is worth is for ingress to say, as for any other.
 //!
 //! The MAC is never stalled: a turned frame starts only in a gap between two frames of the MAC, whole, when nothing is late;
 //! so no more can be late than the longest frame has beats, and all of it passes before the next turned frame. A MAC that has a
@@ -92,6 +94,8 @@ pub struct Loopback<const W: usize> {
     holds: Reg<Bit>,
     held: DFF<Beat<W>>,
     way: Reg<Way>,
+    stuck: Reg<Bit>,
+    stuck_beat: DFF<Beat<W>>,
     turned: Fifo<Beat<W>>,
     whole: Reg<Bits<16>>,
     // Receive.
@@ -130,6 +134,8 @@ impl<const W: usize> Loopback<W> {
             holds: Default::default(),
             held: Default::default(),
             way: Default::default(),
+            stuck: Default::default(),
+            stuck_beat: Default::default(),
             turned: Fifo::new(bytes / (W / 8)),
             whole: Default::default(),
             turning: Default::default(),
@@ -143,8 +149,8 @@ impl<const W: usize> Loopback<W> {
 impl<const W: usize> Logic for Loopback<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, own, up, open, holds, way, whole, turning, inside);
-        dff_setup!(self, clock, macs, held);
+        regs!(self, clock, rst, own, up, open, holds, way, stuck, whole, turning, inside);
+        dff_setup!(self, clock, macs, held, stuck_beat);
         clock_reset!(self, clock, rst, turned, late);
 
         // Our addresses.
@@ -167,8 +173,14 @@ impl<const W: usize> Logic for Loopback<W> {
         let way = self.way.q.val();
         let holds = self.holds.q.val();
         let round = holds && way == Way::Round;
+        let held = self.held.q.val();
+        let stuck = self.stuck.q.val();
+        let stuck_beat = self.stuck_beat.q.val();
+        let taken = self.mac_tx.ready.val();
+        let down = !self.up.q.val();
+        let gives_up = holds && way == Way::Link && down && (stuck || !taken);
         let goes = match way {
-            Way::Link => self.mac_tx.ready.val(),
+            Way::Link => taken && !stuck || down,
             Way::Round => self.turned.s.ready.val(),
             Way::Lost => true,
         };
@@ -194,6 +206,9 @@ impl<const W: usize> Logic for Loopback<W> {
                 error: self.tx_error.val(),
             };
         }
+        if gives_up {
+            self.way.d.next = Way::Lost;
+        }
         if begins {
             self.way.d.next = if own {
                 Way::Round
@@ -203,18 +218,26 @@ impl<const W: usize> Logic for Loopback<W> {
                 Way::Lost
             };
         }
-        let held = self.held.q.val();
-        self.mac_tx.valid.next = holds && way == Way::Link;
-        self.mac_tx.data.next = held.data;
-        self.mac_tx.bytes.next = held.bytes;
-        self.mac_tx.last.next = held.last;
-        self.mac_tx_error.next = held.error;
+        let offered = if stuck { stuck_beat } else { held };
+        self.mac_tx.valid.next = stuck || holds && way == Way::Link;
+        self.mac_tx.data.next = offered.data;
+        self.mac_tx.bytes.next = offered.bytes;
+        self.mac_tx.last.next = offered.last;
+        self.mac_tx_error.next = offered.error;
+        if stuck && taken {
+            self.stuck.d.next = !stuck_beat.last;
+            self.stuck_beat.d.next.last = true;
+            self.stuck_beat.d.next.error = true;
+        } else if gives_up && !stuck {
+            self.stuck.d.next = true;
+            self.stuck_beat.d.next = held;
+        }
         self.turned.s.valid.next = round;
         self.turned.s.data.next = held;
         let ends = holds && goes && held.last;
         let mut count: Bits<64> = 0.into();
         count = count.replace_bit(counter::TX_LOOPBACK, ends && way == Way::Round);
-        count = count.replace_bit(counter::TX_LINK_DOWN, ends && way == Way::Lost);
+        count = count.replace_bit(counter::TX_LINK_DOWN, ends && (way == Way::Lost || gives_up && stuck));
         self.count.next = count;
 
         // Merge: frames of the MAC as they come, turned ones in the gaps.
@@ -508,6 +531,78 @@ mod tests {
         assert_eq!(arrived, [frames[1].clone(), frames[3].clone()]);
         assert!(sent.is_empty());
         assert_eq!(counts, [2, 3]);
+    }
+
+    #[test]
+    fn a_link_that_goes_down_under_a_frame_holds_nobody() {
+        let mut m = build::<512>();
+        let mut rng = verilate::rng(4);
+        for beats in [0, 1, 5, 30] {
+            start(&mut m);
+            let mut long = |destination: [u8; 6]| {
+                let mut f = vec![0; 40 * 64];
+                rng.fill_bytes(&mut f);
+                f[..6].copy_from_slice(&destination);
+                f
+            };
+            let frames = [PEER, PORT, PEER, gid_mac(3)].map(&mut long);
+            // The MAC takes some beats of the first frame, then the link goes down and it takes none.
+            let mut tx = Driver { frames: frames.clone().into(), at: 0 };
+            let (mut building, mut arrived, mut lost) = (vec![], Collector::default(), 0);
+            let mut offered: Option<Vec<u8>> = None;
+            let mut ends = vec![];
+            for cycle in 0..1000 {
+                let sends = tx.drive(&mut m, "tx", 64, true);
+                m.set("mac_rx.valid", 0);
+                let back = cycle >= 600;
+                if cycle == 600 {
+                    // All but what the MAC was offered is through. Now it is back, with a frame more.
+                    assert!(tx.frames.is_empty() && !sends, "the first frame still stands in the way");
+                    assert_eq!(arrived.frames, [frames[1].clone(), frames[3].clone()]);
+                    assert_eq!(lost, 2);
+                    m.set("link_up", 1);
+                }
+                if cycle == 610 {
+                    tx.frames.push_back(frames[2].clone());
+                }
+                if building.len() == 64 * beats && !back {
+                    m.set("mac_tx.ready", 0);
+                    m.set("link_up", (cycle < 60) as u64);
+                } else {
+                    m.set("mac_tx.ready", 1);
+                }
+                m.eval();
+                lost += m.get("count") >> counter::TX_LINK_DOWN & 1;
+                if m.bit("mac_tx.valid") {
+                    let beat = m.get_bytes("mac_tx.data");
+                    assert!(offered.is_none_or(|o| o == beat), "what is offered stays");
+                    offered = Some(beat.clone());
+                    if m.bit("mac_tx.ready") {
+                        offered = None;
+                        building.extend(beat);
+                        if m.bit("mac_tx.last") {
+                            ends.push((std::mem::take(&mut building), m.bit("mac_tx_error")));
+                        }
+                    }
+                } else {
+                    assert!(offered.is_none(), "an offer was withdrawn");
+                }
+                if m.bit("rx.valid") {
+                    arrived.take(&m, "rx");
+                }
+                let taken = sends && m.bit("tx.ready");
+                m.tick();
+                if taken {
+                    tx.step(64);
+                }
+            }
+            // The MAC sees a frame cut short and marked so, then a whole one.
+            assert_eq!(ends.len(), 2);
+            assert!(
+                ends[0].1 && ends[0].0.len() == 64 * (beats + 2) && ends[0].0[..64 * beats] == frames[0][..64 * beats]
+            );
+            assert_eq!(ends[1], (frames[2].clone(), false));
+        }
     }
 
     #[test]
