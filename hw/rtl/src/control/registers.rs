@@ -74,6 +74,9 @@ pub struct Status {
 /// MTU of the port in bytes, as `bar::PORT` tells: what the core's largest frame leaves for IP.
 pub(super) const PORT_MTU: u64 = (abi::wire::MAX_FRAME - abi::wire::len::ETH - abi::wire::len::VLAN) as u64;
 
+/// Log2 of the command ring's slots at most: the largest value of `bar::CMD_LOG2`.
+const MOST_SLOTS: u64 = 6;
+
 /// Number of the 8 bytes that hold a register.
 const fn at(register: usize) -> u64 {
     (register / 8) as u64
@@ -188,7 +191,8 @@ impl Logic for Registers {
             );
         }
         if word == elab!(at(bar::CMD_LOG2)) && w_low {
-            s.cmd_log2 = low_data.get_bits::<3>(0);
+            let largest: Bits<32> = MOST_SLOTS.to_bits();
+            s.cmd_log2 = if low_data > largest { largest.get_bits::<3>(0) } else { low_data.get_bits::<3>(0) };
         }
         if word == elab!(at(bar::CMD_PRODUCER)) && w_high {
             s.cmd_producer = high_data;
@@ -197,7 +201,11 @@ impl Logic for Registers {
             s.parity_test = high_data.get_bits::<5>(0);
         }
         self.settings.d.next = s;
-        self.host.next = self.settings.q.val();
+        // The ring is aligned to its size, whatever the host wrote and in whatever order.
+        let slots: Bits<64> = !elab!(bits::<64>(abi::cmd::SLOT as u64 - 1));
+        let mut host = self.settings.q.val();
+        host.cmd_base = host.cmd_base & (slots << host.cmd_log2);
+        self.host.next = host;
         self.reset.next = word == elab!(at(bar::RESET)) && w_high && high_data.get_bit(0);
 
         // The firmware's image.
@@ -295,7 +303,7 @@ impl Logic for Registers {
                     value = cat!(64; bits::<31>(0), f.ready, bits::<32>(0));
                 }
                 if word == elab!(at(bar::CMD_BASE)) {
-                    value = s.cmd_base;
+                    value = host.cmd_base;
                 }
                 if word == elab!(at(bar::CMD_LOG2)) {
                     value = cat!(64; s.cmd_producer, bits::<29>(0), s.cmd_log2);
@@ -406,7 +414,7 @@ mod tests {
         assert_ne!(hash, 0);
         assert_eq!(read(&mut m, bar::DATAPATH), 250 << 16 | 512);
         assert_eq!(read(&mut m, bar::LIMITS2), 0x0407_0812);
-        let base = 0x0123_4567_89ab_cde0;
+        let base = 0x0123_4567_89ab_c800;
         access(&mut m, bar::CMD_BASE, true, Some(base));
         assert_eq!(access(&mut m, bar::CMD_BASE, true, None), base);
         access(&mut m, bar::CMD_BASE + 4, false, Some(7));
@@ -415,6 +423,15 @@ mod tests {
         access(&mut m, bar::CMD_LOG2, false, Some(4));
         access(&mut m, bar::CMD_PRODUCER, false, Some(99));
         assert_eq!((read(&mut m, bar::CMD_LOG2), read(&mut m, bar::CMD_PRODUCER)), (4, 99));
+        // The ring: at most 64 slots of 128 bytes, aligned to its size.
+        for (written, log2) in [(0, 0u64), (3, 3), (6, 6), (7, 6), (8, 6), (u32::MAX, 6)] {
+            access(&mut m, bar::CMD_BASE, true, Some(0x0123_4567_89ab_ffff));
+            access(&mut m, bar::CMD_LOG2, false, Some(written.into()));
+            let aligned = 0x0123_4567_89ab_ffff >> (7 + log2) << (7 + log2);
+            assert_eq!(read(&mut m, bar::CMD_LOG2), log2, "{written} written");
+            assert_eq!(access(&mut m, bar::CMD_BASE, true, None), aligned, "{written} written");
+            assert_eq!((m.get("host.cmd_base"), m.get("host.cmd_log2")), (aligned, log2), "{written} written");
+        }
         m.set("firmware.heartbeat", 5);
         m.set("status.resetting", 1);
         assert_eq!((read(&mut m, bar::FW_HEARTBEAT), read(&mut m, bar::RESET)), (5, 1));
