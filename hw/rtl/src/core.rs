@@ -4,6 +4,7 @@
 //! no behaviour of its own but a few counters of positions for the drain token.
 
 use crate::control::{
+    counters::Group,
     plane::ControlPlane,
     qp_state::{QpStates, reader},
     registers::Identity,
@@ -200,6 +201,7 @@ pub struct Core<const W: usize, const N: usize> {
     dma_write: DmaWriter<W>,
     writes: Arbiter<DmaWrite, 4>,
     control: ControlPlane<W>,
+    counts: Arr<Group, 5>,
     sentry: Sentry,
 
     records: Table<Record>,
@@ -274,6 +276,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             dma_write: Default::default(),
             writes: Default::default(),
             control: ControlPlane::new(identity),
+            counts: Default::default(),
             sentry: Default::default(),
             records: Table::new(N * 128, "ultra"),
             landings: Table::new(N * 16, "ultra"),
@@ -610,20 +613,36 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.control.filled[3].next = self.dma_write.issued.val();
         self.control.emptied[3].next = self.dma_write.performed.val();
 
-        comment!("counters and traces: blocks of one group never count the same in one cycle");
+        comment!("counters and traces: no two blocks of one group have a counter in common");
         self.control.count[0].next = self.ingress.count.val();
         // What the responder accepts is counted by commit, when it has landed.
         self.control.count[1].next = self.responder.count.val() & !(1u64 << counter::RX_ACCEPTED);
         self.control.count[2].next = self.completer.count.val();
-        self.control.count[3].next = self.commit.count.val()
-            | self.transmit.count.val()
-            | self.doorbell.count.val()
-            | self.send_queue.count.val();
-        self.control.count[4].next =
-            self.respond.count.val() | self.completion.count.val() | self.recv_queue.count.val();
-        self.control.count[5].next = self.landing.count.val() | self.requester.count.val() | self.dma_read.count.val();
-        self.control.count[6].next = self.dma_write.count.val() | self.event.count.val() | self.qp_states.count.val();
-        self.control.count[7].next = self.loopback.count.val() | self.sentry.count.val();
+        let none: Bits<64> = 0.into();
+        self.counts[0].a.next = self.commit.count.val();
+        self.counts[0].b.next = self.transmit.count.val();
+        self.counts[0].c.next = self.doorbell.count.val();
+        self.counts[0].d.next = self.send_queue.count.val();
+        self.counts[1].a.next = self.respond.count.val();
+        self.counts[1].b.next = self.completion.count.val();
+        self.counts[1].c.next = self.recv_queue.count.val();
+        self.counts[1].d.next = none;
+        self.counts[2].a.next = self.landing.count.val();
+        self.counts[2].b.next = self.requester.count.val();
+        self.counts[2].c.next = self.dma_read.count.val();
+        self.counts[2].d.next = none;
+        self.counts[3].a.next = self.dma_write.count.val();
+        self.counts[3].b.next = self.event.count.val();
+        self.counts[3].c.next = self.qp_states.count.val();
+        self.counts[3].d.next = none;
+        self.counts[4].a.next = self.loopback.count.val();
+        self.counts[4].b.next = self.sentry.count.val();
+        self.counts[4].c.next = none;
+        self.counts[4].d.next = none;
+        for i in 0..5 {
+            clock!(self, clock, counts[i]);
+            self.control.count[i + 3].next = self.counts[i].all.val();
+        }
         let meta = self.ingress.meta.data.val();
         self.control.rx_bytes.next = if entered && !meta.raw { meta.payload } else { 0.into() };
         self.control.tx_bytes.next = self.transmit.tx_bytes.val();

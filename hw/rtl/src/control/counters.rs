@@ -27,6 +27,36 @@ const SHORT: usize = 11;
 /// The same for the byte counters: 128 cycles of frames.
 const LONG: usize = 22;
 
+/// Joins the vectors of a group's blocks. A simulation stops where two of them pulse the same counter in one cycle: one pulse
+/// would be lost.
+#[derive(LogicBlock, Default)]
+pub struct Group {
+    pub clock: Signal<In, Clock>,
+    pub a: Signal<In, Bits<64>>,
+    pub b: Signal<In, Bits<64>>,
+    pub c: Signal<In, Bits<64>>,
+    pub d: Signal<In, Bits<64>>,
+    pub all: Signal<Out, Bits<64>>,
+}
+
+impl Logic for Group {
+    fn update(&mut self) {
+        unimplemented!("groups of counters are simulated in Verilator");
+    }
+    fn connect(&mut self) {
+        self.all.connect();
+    }
+    fn hdl(&self) -> Verilog {
+        let text = "always @* all = a | b | c | d;\n\
+            `ifndef SYNTHESIS\n\
+            wire [63:0] twice = (a & (b | c | d)) | (b & (c | d)) | (c & d);\n\
+            always @(posedge clock) if (|twice) begin\n  \
+            $display(\"two blocks of one group count at once: %h\", twice);\n  $stop;\nend\n\
+            `endif\n";
+        Verilog::Custom(text.into())
+    }
+}
+
 /// The counters. See the module.
 #[derive(LogicBlock, Default)]
 pub struct Counters {
