@@ -44,7 +44,7 @@ pub struct BadRow {
     pub row: Bits<24>,
 }
 
-/// See the [module](self). The ports are those of [`Table`], and:
+/// See the module. The ports are those of [`Table`], and:
 #[derive(Clone, Debug, Default, LogicBlock)]
 pub struct GuardedTable<T: Synth> {
     pub clock: Signal<In, Clock>,

@@ -57,7 +57,7 @@ enum Way {
     Lost,
 }
 
-/// See the [module](self).
+/// See the module.
 #[derive(Clone, Debug, LogicBlock)]
 pub struct Loopback<const W: usize> {
     pub clock: Signal<In, Clock>,
