@@ -72,7 +72,7 @@ registers! {
     FW_HEARTBEAT = 0x020, 4, Ro;
     /// Writing 1 resets the device as a function-level reset does; reads 1 until it is done.
     RESET = 0x024, 4, Rw;
-    /// Bit 0 holds the soft core in reset; the image can then be loaded.
+    /// Bit 0 holds the soft core in reset; the image can then be loaded. Where it was not held before, the device is reset too, as by `RESET`.
     FW_CONTROL = 0x028, 4, Rw;
     /// Byte address of the next image word.
     FW_ADDRESS = 0x02c, 4, Rw;

@@ -132,8 +132,12 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.mailbox.rst.next = device_rst;
         self.core.rst.next = device_rst;
 
-        // Reset.
-        self.reset.request.next = self.flr.val() || self.registers.reset.val();
+        // Reset. To hold the soft core resets the device too: the firmware that comes knows nothing of what is there.
+        let hold = self.registers.hold.val();
+        self.held.d.next = hold;
+        let stops = hold && !self.held.q.val() && self.clock_q.q.val() > 1;
+        let asked = self.flr.val() || self.registers.reset.val();
+        self.reset.request.next = asked || stops;
         self.reset.idle.next = self.idle.val();
         for i in 0..POSITIONS {
             self.reset.filled[i].next = self.filled[i].val();
@@ -143,29 +147,31 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.drains.next = self.mmio.drain_go.val();
         self.device_rst.next = device_rst;
         self.quiesce.next = self.reset.quiesce.val();
-        let hold = self.registers.hold.val();
-        self.held.d.next = hold;
         let busy = self.reset.busy.val();
-        let stops = hold && !self.held.q.val() && self.clock_q.q.val() > 1;
         self.resetting.d.next = busy;
-        if busy {
+        if asked {
             self.cause.d.next = 1.into();
         } else if stops {
             self.cause.d.next = 2.into();
         }
-        if busy && !self.resetting.q.val() || stops {
+        if busy && !self.resetting.q.val() {
             self.resets.d.next = self.resets.q.val() + 1;
         }
+        // Firmware that is held, or is about to be reset, takes no commands.
+        let serves = !hold && !busy;
 
         // BAR0.
         Sink::<BarAccess>::link(&mut self.bar, &mut self.registers.bar);
         self.rdata.next = self.registers.rdata.val();
         self.rvalid.next = self.registers.rvalid.val();
-        self.registers.firmware.next = self.mmio.firmware.val();
+        let mut firmware = self.mmio.firmware.val();
+        firmware.ready = firmware.ready && serves;
+        self.registers.firmware.next = firmware;
+        let health = self.mmio.health.val();
         self.registers.status.next = Status {
-            health: self.mmio.health.val(),
+            health: health.replace_bit(0, health.get_bit(0) && serves),
             resets: self.resets.q.val(),
-            resetting: self.reset.busy.val(),
+            resetting: busy,
             link_up: self.link_up.val(),
             mac: self.mmio.mac.val(),
         };
@@ -276,6 +282,7 @@ mod tests {
     use crate::control::testing::HostMemory;
     use abi::{
         Field, bar,
+        bar::health::RESETS,
         cmd::{ANSWER, SLOT, answer, attr, create_cq, create_eq, create_mr, create_qp, head, modify_qp, op, set_gid},
         table::{id, mtt, qp_state, qp_state_row},
     };
@@ -295,6 +302,9 @@ mod tests {
         answer: Option<usize>,
         mtt: BTreeMap<u64, u64>,
         produced: u64,
+        /// Resets of the data path.
+        resets: u64,
+        in_reset: bool,
     }
 
     impl World {
@@ -314,7 +324,8 @@ mod tests {
             m.set("idle", 1);
             let host = HostMemory::new(&m, 1);
             let rows = BTreeMap::new();
-            Self { m, host, rows, taken: [0; DOORS], answer: None, mtt: BTreeMap::new(), produced: 0 }
+            let (taken, answer, mtt) = ([0; DOORS], None, BTreeMap::new());
+            Self { m, host, rows, taken, answer, mtt, produced: 0, resets: 0, in_reset: false }
         }
 
         fn cycle(&mut self) {
@@ -329,6 +340,9 @@ mod tests {
                 m.set_bytes(&*format!("table[{i}].rdata"), &row);
             }
             m.eval();
+            let resets = m.bit("device_rst");
+            self.resets += u64::from(resets && !self.in_reset);
+            self.in_reset = resets;
             for i in 0..DOORS {
                 if !m.bit(&*format!("table[{i}].valid")) {
                     continue;
@@ -528,6 +542,33 @@ mod tests {
         w.until(bar::RESET, 0, 1000);
         w.until(bar::READY, 1, 1_000_000);
         assert_eq!(w.read(bar::CMD_CONSUMER), 0);
+        w.set_up_ring();
+        let (answers, _) = w.execute(&[command(op::CREATE_PD, &[])]);
+        assert_eq!(answer::RESULT.get(&answers[0]), 0);
+
+        // Firmware that is loaded anew finds a device that knows as little as itself; nobody is told that it is ready before.
+        let health = w.read(bar::HEALTH);
+        assert_eq!(health & 1, 1);
+        w.m.set("idle", 0);
+        w.write(bar::FW_CONTROL, 1);
+        assert_eq!((w.read(bar::READY), w.read(bar::HEALTH) & 1, w.read(bar::RESET)), (0, 0, 1));
+        let resets = w.resets;
+        w.m.set("idle", 1);
+        w.until(bar::RESET, 0, 1000);
+        assert_eq!(w.resets, resets + 1, "the data path is not reset with its firmware");
+        assert_eq!((w.read(bar::READY), w.read(bar::CMD_BASE), w.read(bar::CMD_CONSUMER)), (0, 0, 0));
+        w.write(bar::FW_CONTROL, 0);
+        w.until(bar::READY, 1, 1_000_000);
+        assert_eq!(RESETS.get(&w.read(bar::HEALTH).to_le_bytes()), RESETS.get(&health.to_le_bytes()) + 1);
+        // Held before a reset that is under way is done: one reset.
+        w.m.set("idle", 0);
+        w.write(bar::RESET, 1);
+        w.write(bar::FW_CONTROL, 1);
+        w.write(bar::FW_CONTROL, 0);
+        assert_eq!((w.read(bar::READY), w.read(bar::RESET)), (0, 1));
+        w.m.set("idle", 1);
+        w.until(bar::READY, 1, 1_000_000);
+        assert_eq!(w.resets, resets + 2);
         w.set_up_ring();
         let (answers, _) = w.execute(&[command(op::CREATE_PD, &[])]);
         assert_eq!(answer::RESULT.get(&answers[0]), 0);
