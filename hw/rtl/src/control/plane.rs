@@ -112,6 +112,7 @@ impl<const W: usize> ControlPlane<W> {
         Self {
             registers: Registers::new(identity),
             mmio: Mmio::new(identity.limits, identity.limits2),
+            reset: Reset::new(identity.mhz),
             ..Self::default()
         }
     }

@@ -3,18 +3,22 @@
 //!
 //! ```text
 //! request   1
-//! state     Run | Quiesce: no new bursts, until both channels are idle, 2^16 cycles at most | Hold: rst for 16 cycles | Run
+//! state     Run | Quiesce: no new bursts, until both channels are idle, `patience` at most | Hold: rst for 16 cycles | Run
 //! ```
 //!
-//! A drain notes how far the receive ring and the transmit ring have been filled (reads tell themselves when those of before are back), waits until they have been
-//! emptied so far, then does the same for the write channel: what the rings held has become writes by then.
+//! The channels forget with the reset what is in flight, so nothing may be: a host may take 50 ms for a read (PCIe 2.8), then
+//! its bridge answers with an error. The patience is longer.
+//!
+//! A drain notes how far the receive ring and the transmit ring have been filled (reads tell themselves when those of before
+//! are back), waits until they have been emptied so far, then does the same for the write channel: what the rings held has
+//! become writes by then.
 //!
 //! It cannot deadlock: the wait for idle is bounded. A drain ends because rings and channel always move on.
 
 use hdl::prelude::*;
 
-/// Most cycles that the bus may take to finish what it began.
-const PATIENCE: u64 = 1 << 16;
+/// Longest time in microseconds that the bus may take to finish what it began.
+const PATIENCE: u64 = 64_000;
 /// Cycles of reset.
 const HOLD: u64 = 16;
 /// Rings whose positions a drain waits for: receive, transmit, reads; the last is the write channel.
@@ -52,11 +56,24 @@ pub struct Reset {
     pub emptied: Arr<Signal<In, Bits<16>>, POSITIONS>,
 
     state: Reg<State>,
-    left: Reg<Bits<17>>,
+    left: Reg<Bits<27>>,
     draining: Reg<Bit>,
     last: Reg<Bit>,
     mark: Arr<DFF<Bits<16>>, POSITIONS>,
     open: Reg<Bits<POSITIONS>>,
+    _patience: Hidden<u64>,
+}
+
+impl Reset {
+    /// For a clock of `mhz`.
+    pub fn new(mhz: u32) -> Self {
+        Self::with_patience(PATIENCE * u64::from(mhz))
+    }
+
+    fn with_patience(cycles: u64) -> Self {
+        assert!(cycles < 1 << 27);
+        Self { _patience: Hidden(cycles), ..Self::default() }
+    }
 }
 
 impl Logic for Reset {
@@ -66,19 +83,20 @@ impl Logic for Reset {
         dff_setup!(self, clock, mark);
         let state = self.state.q.val();
         let left = self.left.q.val();
+        let patience: Bits<27> = elab!(bits::<27>(self._patience.0));
         match state {
             State::Run => {
                 if self.request.val() {
                     self.state.d.next = State::Quiesce;
-                    self.left.d.next = bits::<17>(PATIENCE);
+                    self.left.d.next = patience;
                 }
             }
             State::Quiesce => {
                 self.left.d.next = left - 1;
                 // Idle counts from the second cycle on: the channels have seen `quiesce` then.
-                if (self.idle.val() && left != PATIENCE) || left == 0 {
+                if (self.idle.val() && left != patience) || left == 0 {
                     self.state.d.next = State::Hold;
-                    self.left.d.next = bits::<17>(HOLD);
+                    self.left.d.next = bits::<27>(HOLD);
                 }
             }
             State::Hold => {
@@ -135,9 +153,10 @@ mod tests {
 
     #[test]
     fn a_reset_waits_for_the_bus_but_not_for_good() {
-        let mut m = Model::of(Reset::default, Options::default()).unwrap();
+        const PATIENCE: u64 = 5000;
+        let mut m = Model::of(|| Reset::with_patience(PATIENCE), Options::default()).unwrap();
         m.reset();
-        for patience in [1, 2, 300, PATIENCE * 2] {
+        for patience in [1, 2, 300, PATIENCE - 1, PATIENCE * 2] {
             m.set("request", 1);
             m.tick();
             m.set("request", 0);
@@ -159,11 +178,18 @@ mod tests {
     }
 
     #[test]
+    fn a_read_may_take_as_long_as_pcie_lets_it() {
+        for mhz in [10, 125, 250, 1000] {
+            assert!(Reset::new(mhz)._patience.0 > 50_000 * u64::from(mhz), "50 ms");
+        }
+    }
+
+    #[test]
     fn a_drain_sees_all_that_was_under_way() {
         let seed = 4;
         println!("seed {seed}");
         let mut rng = verilate::rng(seed);
-        let mut m = Model::of(Reset::default, Options::default()).unwrap();
+        let mut m = Model::of(|| Reset::new(250), Options::default()).unwrap();
         m.reset();
         let mut filled = [0xfff0u64; POSITIONS];
         let mut emptied = filled;
