@@ -8,7 +8,7 @@
 //! to RTR                       load PSN        all           RTR
 //! to RTS       load, PSN       if attributes                 RTS
 //! to ERR                                                     ERR, a drain behind
-//! to RESET     cleared         cleared                       RESET (first), a drain between
+//! to RESET     cleared         cleared                       RESET (first), a drain between and behind
 //! in a state   if attributes   if attributes   if address
 //! ```
 //! In INIT both queues are loaded, so that receives can be posted, and so that ERR finds queues to flush.
@@ -381,6 +381,8 @@ impl Plane {
             put(&mut row, qp_recv::LOAD, 1);
             put(&mut row, qp_recv::OWNER, NOBODY as u32);
             hw.commit(id::QP_RECV, n as u32, &row);
+            // A doorbell of before may have begun a fetch until then.
+            hw.drain();
         }
         self.qps[n].loaded = false;
         self.qps[n].attributes = [0; 16 - FIRST];

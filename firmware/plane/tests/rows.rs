@@ -127,7 +127,8 @@ fn reset_drains_before_the_rings_are_given_back() {
         assert!(queue(1, id::QP_SEND, 0, true) && queue(2, id::QP_RECV, 0, true), "no doorbell");
         assert_eq!(acts[3], Act::Drain);
         assert!(queue(4, id::QP_SEND, 1, false) && queue(5, id::QP_RECV, 1, false), "no ring");
-        assert_eq!(acts.len(), 6);
+        assert_eq!(acts[6], Act::Drain, "fetches that doorbells of before began");
+        assert_eq!(acts.len(), 7);
         // From RESET there is nothing to do.
         if !destroy {
             b.ok(modify(n, RESET, 0));

@@ -1,13 +1,14 @@
 //! The NIC core: every room's blocks and the wires between them, as the picture in `docs/architecture.md` shows them.
 //!
 //! For `sim/nic`, which puts it into a simulated host, and for board tops, which put it between a PCIe bridge and a MAC. It has
-//! no behaviour of its own but a few counters of positions for the drain token.
+//! no behaviour of its own but a counter of packets for the drain token.
 
 use crate::control::{
     counters::Group,
     plane::ControlPlane,
     qp_state::{QpStates, reader},
     registers::Identity,
+    reset::position,
     sentry::{Sentry, guard},
     table_bus::door,
 };
@@ -210,7 +211,6 @@ pub struct Core<const W: usize, const N: usize> {
     resources: Table<ReadResource>,
 
     packets_in: Reg<Bits<16>>,
-    packets_out: Reg<Bits<16>>,
 }
 
 impl<const W: usize, const N: usize> Core<W, N> {
@@ -283,7 +283,6 @@ impl<const W: usize, const N: usize> Core<W, N> {
             sent: FreshTable::new(N, ""),
             resources: Table::new(N * 16, "block"),
             packets_in: Default::default(),
-            packets_out: Default::default(),
         }
     }
 }
@@ -292,7 +291,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
     #[kernel]
     fn update(&mut self) {
         comment!("clock and reset");
-        regs!(self, clock, rst, packets_in, packets_out);
+        regs!(self, clock, rst, packets_in);
         let rst = self.control.device_rst.val();
         clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
         clock!(
@@ -599,19 +598,22 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         if self.dispatch.began.val() {
             self.packets_in.d.next = self.packets_in.q.val() + 1;
         }
-        if landed && !self.landing.landed.data.val().op.more {
-            self.packets_out.d.next = self.packets_out.q.val() + 1;
-        }
-        self.control.filled[0].next = self.packets_in.q.val();
-        self.control.emptied[0].next = self.packets_out.q.val();
-        self.control.filled[1].next = self.transmit.queued.val();
-        self.control.emptied[1].next = self.transmit.gone.val();
+        self.control.filled[elab!(position::RECEIVE)].next = self.packets_in.q.val();
+        self.control.emptied[elab!(position::RECEIVE)].next = self.commit.through.val();
+        self.commit.completed.next = self.completion.idle.val();
+        self.control.filled[elab!(position::TRANSMIT)].next = self.transmit.queued.val();
+        self.control.emptied[elab!(position::TRANSMIT)].next = self.transmit.gone.val();
         // Reads come back in any order: they say themselves when those of before are back.
         self.dma_read.mark.next = self.control.drains.val();
-        self.control.filled[2].next = 0.into();
-        self.control.emptied[2].next = if self.dma_read.passed.val() { 0.into() } else { 0xffff.into() };
-        self.control.filled[3].next = self.dma_write.issued.val();
-        self.control.emptied[3].next = self.dma_write.performed.val();
+        self.control.filled[elab!(position::READS)].next = 0.into();
+        self.control.emptied[elab!(position::READS)].next =
+            if self.dma_read.passed.val() { 0.into() } else { 0xffff.into() };
+        self.control.filled[elab!(position::SEND_FETCHES)].next = self.send_queue.filled.val();
+        self.control.emptied[elab!(position::SEND_FETCHES)].next = self.send_queue.emptied.val();
+        self.control.filled[elab!(position::RECV_FETCHES)].next = self.recv_queue.filled.val();
+        self.control.emptied[elab!(position::RECV_FETCHES)].next = self.recv_queue.emptied.val();
+        self.control.filled[elab!(position::WRITES)].next = self.dma_write.issued.val();
+        self.control.emptied[elab!(position::WRITES)].next = self.dma_write.performed.val();
 
         comment!("counters and traces: no two blocks of one group have a counter in common");
         self.control.count[0].next = self.ingress.count.val();

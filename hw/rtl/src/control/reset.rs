@@ -9,9 +9,9 @@
 //! The channels forget with the reset what is in flight, so nothing may be: a host may take 50 ms for a read (PCIe 2.8), then
 //! its bridge answers with an error. The patience is longer.
 //!
-//! A drain notes how far the receive ring and the transmit ring have been filled (reads tell themselves when those of before
-//! are back), waits until they have been emptied so far, then does the same for the write channel: what the rings held has
-//! become writes by then.
+//! A drain notes how far the receive path, the transmit ring and the slots of WQE fetches have been filled (reads tell
+//! themselves when those of before are back), waits until they have been emptied so far, then does the same for the write
+//! channel: what the rings held has become writes by then.
 //!
 //! It cannot deadlock: the wait for idle is bounded. A drain ends because rings and channel always move on.
 
@@ -21,8 +21,23 @@ use hdl::prelude::*;
 const PATIENCE: u64 = 64_000;
 /// Cycles of reset.
 const HOLD: u64 = 16;
-/// Rings whose positions a drain waits for: receive, transmit, reads; the last is the write channel.
-pub const POSITIONS: usize = 4;
+/// Whose positions a drain waits for; the last is the write channel.
+pub mod position {
+    /// Packets in the receive path.
+    pub const RECEIVE: usize = 0;
+    /// Frames in the transmit ring.
+    pub const TRANSMIT: usize = 1;
+    /// Reads of host memory.
+    pub const READS: usize = 2;
+    /// Fetches of the send queues.
+    pub const SEND_FETCHES: usize = 3;
+    /// Fetches of the receive queues.
+    pub const RECV_FETCHES: usize = 4;
+    /// Writes of host memory.
+    pub const WRITES: usize = 5;
+}
+/// How many they are.
+pub const POSITIONS: usize = 6;
 
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum State {

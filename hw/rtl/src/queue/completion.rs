@@ -109,6 +109,8 @@ pub struct CompletionQueue {
     /// A row was found damaged.
     pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
+    /// Of all completions taken so far the CQEs are in the write channel.
+    pub idle: Signal<Out, Bit>,
 
     state: Reg<State>,
     /// The rows of `early_cqn` are being read.
@@ -180,6 +182,7 @@ impl Logic for CompletionQueue {
         self.count.next = 0.into();
         let state = self.state.q.val();
         let cqn = self.cqn.q.val();
+        self.idle.next = state == State::Idle;
 
         // Doorbells: read in one cycle, write in the next. The row may have been written in the cycle of the read.
         let rung = self.rung.q.val();

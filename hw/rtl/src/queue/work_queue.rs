@@ -162,6 +162,9 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     pub qp_addr: Signal<Out, Qp>,
     pub qp: Signal<In, QpView>,
     pub count: Signal<Out, Bits<64>>,
+    /// Fetches that were made and that are done, in steps of 2^9, modulo 2^16: for a drain. Behind a load its queue makes none from its old ring.
+    pub filled: Signal<Out, Bits<16>>,
+    pub emptied: Signal<Out, Bits<16>>,
     // Rows. The producer RAM has the last doorbell, sound or not.
     place: Table<Place>,
     state: Table<State>,
@@ -594,6 +597,9 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             cause: self.fault.q.val(),
             event: true,
         };
+        // Slots are numbered modulo 2^7.
+        self.filled.next = cat!(self.tail.q.val(), bits::<9>(0));
+        self.emptied.next = cat!(self.head.q.val(), bits::<9>(0));
         let none: Bits<64> = 0.into();
         let out_of_range = self.fault.q.val() == cause::DOORBELL_RANGE;
         self.count.next = none.replace_bit(elab!(counter::DOORBELL_RANGE), out_of_range);

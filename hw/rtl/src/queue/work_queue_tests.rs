@@ -133,6 +133,11 @@ impl Bench {
             });
             assert!(self.reads.len() <= SLOTS);
         }
+        // A drain tells by these positions that fetches are under way, those too that the bus has not seen.
+        let (filled, emptied) = (m.get("filled"), m.get("emptied"));
+        let open = (filled.wrapping_sub(emptied) % (1 << 16)) >> 9;
+        let missing = self.reads.len() + usize::from(m.bit("dma.valid") && !m.bit("dma.ready"));
+        assert!(open as usize <= SLOTS && missing <= open as usize, "{missing} fetches, {open} slots");
         if m.bit("error.valid") && m.bit("error.ready") {
             let qpn = m.get("error.data.qpn") as usize;
             assert_eq!(m.get("error.data.generation"), qpn as u64 + 100);

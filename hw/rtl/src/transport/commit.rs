@@ -36,6 +36,10 @@ pub struct Commit {
     pub error: Source<QpError>,
     pub go: Source<ReplyGo>,
     pub count: Signal<Out, Bits<64>>,
+    /// The completion queues have nothing under way.
+    pub completed: Signal<In, Bit>,
+    /// Packets, modulo 2^16, of which nothing is left here or in the completion queues: for a drain.
+    pub through: Signal<Out, Bits<16>>,
     has_completion: Reg<Bit>,
     has_error: Reg<Bit>,
     has_go: Reg<Bit>,
@@ -48,12 +52,17 @@ pub struct Commit {
     error_q: DFF<QpError>,
     go_q: DFF<ReplyGo>,
     count_q: Reg<Bits<64>>,
+    /// Packets that came, that are done here, and that are through.
+    came: Reg<Bits<16>>,
+    done: Reg<Bits<16>>,
+    through_q: Reg<Bits<16>>,
 }
 
 impl Logic for Commit {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, has_completion, has_error, has_go, clear, noted, count_q);
+        regs!(self, clock, rst, came, done, through_q);
         dff_setup!(self, clock, ticket, completion_q, error_q, go_q);
         let (c, e, g) = (self.has_completion.q.val(), self.has_error.q.val(), self.has_go.q.val());
         let ready = !c && !e && !g;
@@ -123,6 +132,18 @@ impl Logic for Commit {
             count = count.replace_bit(counter::RX_REMOTE_OPERATION, op.accepted && fault && own);
         }
         self.count_q.d.next = count;
+
+        // Nothing is pending here: all that came has been handed on. Nothing is under way behind: nor is what was handed on.
+        if self.landed.valid.val() && ready && !op.more {
+            self.came.d.next = self.came.q.val() + 1;
+        }
+        if ready {
+            self.done.d.next = self.came.q.val();
+        }
+        if self.completed.val() {
+            self.through_q.d.next = self.done.q.val();
+        }
+        self.through.next = self.through_q.q.val();
         self.count.next = self.count_q.q.val();
     }
 }
@@ -164,6 +185,50 @@ mod tests {
         }
         fn status(&self) -> String {
             String::new()
+        }
+    }
+
+    /// The completion queues take a while for each completion. A packet is through when they are done with it.
+    struct Behind {
+        rng: rand_chacha::ChaCha8Rng,
+        /// Of what is still to land: how many consequences, and whether it is a packet's last step.
+        steps: std::collections::VecDeque<(usize, bool)>,
+        came: u64,
+        /// Consequences that the last step still has, and the number of its packet, from 1.
+        pending: usize,
+        last: u64,
+        /// Cycles that the present completion still takes, and the number of its packet.
+        left: u64,
+        completing: u64,
+        through: u64,
+    }
+    impl Actor for Behind {
+        fn drive(&mut self, m: &mut Model) {
+            m.set("completed", (self.left == 0).into());
+        }
+        fn observe(&mut self, m: &Model) {
+            let through = m.get("through");
+            assert!(through >= self.through && through <= self.came, "{through} of {} through", self.came);
+            assert!(self.left == 0 || through < self.completing, "through with its completion under way");
+            assert!(self.pending == 0 || through < self.last, "through with {} consequences to come", self.pending);
+            self.through = through;
+            self.left = self.left.saturating_sub(1);
+            let moves = |name: &&str| m.bit(&*format!("{name}.valid")) && m.bit(&*format!("{name}.ready"));
+            if moves(&"completion") {
+                (self.left, self.completing) = (self.rng.random_range(1..8), self.last);
+            }
+            self.pending -= ["completion", "error", "go"].iter().filter(|name| moves(name)).count();
+            if moves(&"landed") {
+                let (pending, last) = self.steps.pop_front().unwrap();
+                (self.pending, self.last) = (pending, self.came + 1);
+                self.came += u64::from(last);
+            }
+        }
+        fn done(&self) -> bool {
+            self.steps.is_empty() && self.through == self.came
+        }
+        fn status(&self) -> String {
+            format!("{} of {} packets through", self.through, self.came)
         }
     }
 
@@ -215,6 +280,9 @@ mod tests {
             let (mut completions, mut errors, mut goes) = (vec![], vec![], vec![]);
             let n = verilate::scale(500) as u64;
             let mut verdicts = BTreeMap::new();
+            let (steps, behind_rng) = (Default::default(), verilate::rng(seed as u64 + 10));
+            let (came, pending, last, left, completing, through) = Default::default();
+            let mut behind = Behind { rng: behind_rng, steps, came, pending, last, left, completing, through };
             for i in 0..n {
                 let why = [0, 0, 0, cause::FLUSHED, cause::KEY_INVALID, cause::KEY_BOUNDS][rng.random_range(0..6)];
                 let mut l = Landed { cause: (why as u64).to_bits(), ..Default::default() };
@@ -228,6 +296,7 @@ mod tests {
                 l.op.reply.read = !l.op.response && !l.op.reply.ack && rng.random_bool(0.5);
                 l.op.reply.psn = i.to_bits();
                 l.op.reply.syndrome = 0x1fu64.to_bits();
+                l.op.more = rng.random_bool(0.2);
                 l.op.completion.valid = rng.random_bool(0.3);
                 l.op.completion.length = i.to_bits();
                 if rng.random_bool(0.1) {
@@ -247,6 +316,8 @@ mod tests {
                     *verdicts.entry(verdict).or_insert(0) += 1;
                 }
                 let (c, e, g) = reference(&l, 0x1234);
+                let consequences = usize::from(c.is_some()) + usize::from(e.is_some()) + usize::from(g.is_some());
+                behind.steps.push_back((consequences, !l.op.more));
                 completions.extend(c.map(bytes_of));
                 errors.extend(e.map(bytes_of));
                 goes.extend(g.map(bytes_of));
@@ -258,7 +329,7 @@ mod tests {
             let [a, b, c] = &mut sinks;
             let rate = if stall == Stall::Never { 1.0 } else { 0.3 };
             let mut written = Written { rng: rng.clone(), rate, waits: false, up: false, counts: BTreeMap::new() };
-            bench::run(&mut m, &mut [&mut source, &mut written, a, b, c], 100 * n);
+            bench::run(&mut m, &mut [&mut source, &mut written, &mut behind, a, b, c], 100 * n);
             if stall == Stall::Never {
                 let cycles = m.cycle() - start - 32;
                 println!("{:.2} cycles per packet", cycles as f64 / n as f64);
