@@ -7,13 +7,23 @@ use driver::qp::{QpSizes, SendOptions};
 use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Port};
 use fabric::SimFunction;
 use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
-use nic::BarRequest;
+use nic::{Adversary, BarRequest, Hold};
 use rand::RngExt;
 use std::sync::Arc;
 use testbed::{Connect, End, Host, Pair, Setup, Testbed};
 
 const LEN: usize = 6000;
 const DEPTH: usize = 16;
+
+/// A friendly host, and one that is as late and out of order as it may be.
+fn hosts() -> impl Iterator<Item = Setup> {
+    [Adversary::Friendly, Adversary::Hostile].into_iter().map(|adversary| {
+        println!("a host, {adversary:?}");
+        let mut setup = Setup::default();
+        setup.nic.adversary = adversary;
+        setup
+    })
+}
 
 fn connect() -> Connect {
     // A peer that is gone is noticed after 2 x 0.26 ms.
@@ -125,15 +135,27 @@ fn bury(bed: &Testbed, ends: Vec<End>, allowed: &[u8]) {
     }
 }
 
-#[test]
-fn a_function_level_reset_under_load() {
-    let mut bed = Testbed::new(&Setup::default()).unwrap();
+/// With `hold`, the host keeps all read data and write responses back while the reset waits for them, longer than any of the
+/// NIC's own waits in cycles, but less than PCIe's 50 ms.
+fn function_level_reset(setup: &Setup, hold: bool) {
+    let mut bed = Testbed::new(setup).unwrap();
     let load = Load::new(&bed);
     let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
     load.start(&bed, &mut pairs);
+    if hold {
+        bed.sim().nic(0).hold = Hold { read_data: true, write_response: true, ..Hold::default() };
+        pass(&bed, 20);
+    }
     let reset = BarRequest { bar: 0, offset: abi::bar::RESET as u32, bytes: 4, write: Some(1) };
     bed.sim().nic(0).bar(reset);
     pass(&bed, 3000);
+    if hold {
+        bed.sim().nic(0).bar(BarRequest { write: None, ..reset });
+        pass(&bed, 100);
+        assert_eq!(bed.sim().nic(0).bar_answer(), Some(1), "the reset waits for what is in flight");
+        bed.sim().nic(0).hold = Hold::default();
+        pass(&bed, 1000);
+    }
     let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
     let old = reopen(&mut bed, function);
     // What the device wrote before is there; it writes no more.
@@ -148,29 +170,41 @@ fn a_function_level_reset_under_load() {
 }
 
 #[test]
+fn a_function_level_reset_under_load() {
+    hosts().for_each(|setup| function_level_reset(&setup, false));
+}
+
+#[test]
+fn a_function_level_reset_waits_for_a_late_host() {
+    hosts().for_each(|setup| function_level_reset(&setup, true));
+}
+
+#[test]
 fn bus_master_off_under_load() {
-    let mut bed = Testbed::new(&Setup::default()).unwrap();
-    let load = Load::new(&bed);
-    let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
-    load.start(&bed, &mut pairs);
-    // Every access of the device fails from here on.
-    let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
-    function.set_bus_master(false);
-    load.target[0].write(0, &[GUARD; LEN]);
-    pass(&bed, 2000);
-    assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "a device without Bus Master Enable writes");
-    assert_ne!(bed.hosts[0].device.health() & health::BUS, 0, "it says that its accesses fail");
-    // A command cannot be answered, and says so; so do all that come after it, at once.
-    let start = std::time::Instant::now();
-    let e = bed.hosts[0].device.create_pd().err().expect("no answer can come").to_string();
-    assert!(e.contains("does not reach memory"), "{e}");
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
-    let old = reopen(&mut bed, function);
-    // Some READs were answered that their data cannot be read.
-    let (peers, _memory) = assert_gone(&bed, pairs, old, load, "does not reach memory");
-    bury(&bed, peers, &[wc::RETRY_EXC, wc::REM_OP]);
-    assert_works(&bed, "with Bus Master Enable again");
-    assert_sound(&bed, "with Bus Master Enable again");
+    for setup in hosts() {
+        let mut bed = Testbed::new(&setup).unwrap();
+        let load = Load::new(&bed);
+        let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
+        load.start(&bed, &mut pairs);
+        // Every access of the device fails from here on.
+        let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
+        function.set_bus_master(false);
+        load.target[0].write(0, &[GUARD; LEN]);
+        pass(&bed, 2000);
+        assert_eq!(bytes(&load.target[0]), [GUARD; LEN], "a device without Bus Master Enable writes");
+        assert_ne!(bed.hosts[0].device.health() & health::BUS, 0, "it says that its accesses fail");
+        // A command cannot be answered, and says so; so do all that come after it, at once.
+        let start = std::time::Instant::now();
+        let e = bed.hosts[0].device.create_pd().err().expect("no answer can come").to_string();
+        assert!(e.contains("does not reach memory"), "{e}");
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+        let old = reopen(&mut bed, function);
+        // Some READs were answered that their data cannot be read.
+        let (peers, _memory) = assert_gone(&bed, pairs, old, load, "does not reach memory");
+        bury(&bed, peers, &[wc::RETRY_EXC, wc::REM_OP]);
+        assert_works(&bed, "with Bus Master Enable again");
+        assert_sound(&bed, "with Bus Master Enable again");
+    }
 }
 
 #[test]
@@ -229,24 +263,26 @@ fn a_write_that_the_host_refuses_is_told_of_by_one_event_and_counted() {
 
 #[test]
 fn busy_qps_are_destroyed() {
-    let bed = Testbed::new(&Setup::default()).unwrap();
-    let load = Load::new(&bed);
-    for round in 0..verilate::scale(4) {
-        println!("round {round}");
-        let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
-        load.start(&bed, &mut pairs);
-        for pair in pairs {
-            // The ends go one by one, while the other still sends.
-            let Pair { a, b } = pair;
-            drop(if round % 2 == 0 { a } else { b });
+    for setup in hosts() {
+        let bed = Testbed::new(&setup).unwrap();
+        let load = Load::new(&bed);
+        for round in 0..verilate::scale(4) {
+            println!("round {round}");
+            let mut pairs: Vec<_> = (0..4).map(|_| bed.connect(&connect()).unwrap()).collect();
+            load.start(&bed, &mut pairs);
+            for pair in pairs {
+                // The ends go one by one, while the other still sends.
+                let Pair { a, b } = pair;
+                drop(if round % 2 == 0 { a } else { b });
+            }
+            // Nothing is under way to memory whose QPs are gone: the device may touch it no more.
+            load.target.iter().for_each(|t| t.write(0, &[GUARD; LEN]));
+            pass(&bed, 500);
+            load.target.iter().for_each(|t| assert_eq!(bytes(t), [GUARD; LEN], "written after its QPs were destroyed"));
+            assert_sound(&bed, "busy QPs");
         }
-        // Nothing is under way to memory whose QPs are gone: the device may touch it no more.
-        load.target.iter().for_each(|t| t.write(0, &[GUARD; LEN]));
-        pass(&bed, 500);
-        load.target.iter().for_each(|t| assert_eq!(bytes(t), [GUARD; LEN], "written after its QPs were destroyed"));
-        assert_sound(&bed, "busy QPs");
+        assert_works(&bed, "after busy QPs were destroyed");
     }
-    assert_works(&bed, "after busy QPs were destroyed");
 }
 
 #[test]
@@ -271,44 +307,46 @@ fn numbers_are_used_again() {
 
 #[test]
 fn an_error_flushes_what_is_posted_in_order_and_once() {
-    let bed = Testbed::new(&Setup::default()).unwrap();
-    let load = Load::new(&bed);
-    let mut pair = bed.connect(&connect()).unwrap();
-    for i in 0..3 {
-        pair.a.qp.post_recv(100 + i, &[]).unwrap();
+    for setup in hosts() {
+        let bed = Testbed::new(&setup).unwrap();
+        let load = Load::new(&bed);
+        let mut pair = bed.connect(&connect()).unwrap();
+        for i in 0..3 {
+            pair.a.qp.post_recv(100 + i, &[]).unwrap();
+        }
+        // The third names a key that does not exist; the one before it is neither signaled nor asks for an ACK of its own. Flushed requests complete, signaled or not, whatever blocks they take.
+        let bad = driver::Sge { lkey: 0x3ff << 8, ..load.source[0].sge(0, 100) };
+        let mut batch = pair.a.qp.post();
+        for i in 0..10 {
+            let flags = if i % 2 == 0 { Flags::SIGNALED } else { Flags::empty() };
+            let data = if i == 2 { Data::Sges(&[bad]) } else { Data::Inline(&[7; 224][..20 * i]) };
+            batch.add(i as u64, Operation::Write(load.target[1].remote(0)), data, flags).unwrap();
+        }
+        batch.ring();
+        let mut next = || {
+            let c = wait(&bed, &mut pair.a.cq, "flushing");
+            (c.wr_id, c.status.err().map(|e| e.status))
+        };
+        assert_eq!(next(), (0, None));
+        assert_eq!(next(), (2, Some(wc::LOC_PROT)));
+        for i in 3..10 {
+            assert_eq!(next(), (i, Some(wc::WR_FLUSH)));
+        }
+        // The receive queue follows by itself; what is posted to a QP in error is flushed too.
+        for i in 0..3 {
+            let c = wait(&bed, &mut pair.a.cq, "receives");
+            assert_eq!((c.wr_id, c.status.unwrap_err().status), (100 + i, wc::WR_FLUSH));
+        }
+        let mut batch = pair.a.qp.post();
+        batch.add(10, Operation::Send, Data::Inline(&[]), Flags::empty()).unwrap();
+        batch.ring();
+        assert_eq!(wait(&bed, &mut pair.a.cq, "posted late").wr_id, 10);
+        pair.a.qp.post_recv(103, &[]).unwrap();
+        assert_eq!(wait(&bed, &mut pair.a.cq, "a receive posted late").wr_id, 103);
+        pass(&bed, 50);
+        assert!(pair.a.cq.poll().next().is_none());
+        assert_sound(&bed, "flush");
     }
-    // The third names a key that does not exist; the one before it is neither signaled nor asks for an ACK of its own. Flushed requests complete, signaled or not, whatever blocks they take.
-    let bad = driver::Sge { lkey: 0x3ff << 8, ..load.source[0].sge(0, 100) };
-    let mut batch = pair.a.qp.post();
-    for i in 0..10 {
-        let flags = if i % 2 == 0 { Flags::SIGNALED } else { Flags::empty() };
-        let data = if i == 2 { Data::Sges(&[bad]) } else { Data::Inline(&[7; 224][..20 * i]) };
-        batch.add(i as u64, Operation::Write(load.target[1].remote(0)), data, flags).unwrap();
-    }
-    batch.ring();
-    let mut next = || {
-        let c = wait(&bed, &mut pair.a.cq, "flushing");
-        (c.wr_id, c.status.err().map(|e| e.status))
-    };
-    assert_eq!(next(), (0, None));
-    assert_eq!(next(), (2, Some(wc::LOC_PROT)));
-    for i in 3..10 {
-        assert_eq!(next(), (i, Some(wc::WR_FLUSH)));
-    }
-    // The receive queue follows by itself; what is posted to a QP in error is flushed too.
-    for i in 0..3 {
-        let c = wait(&bed, &mut pair.a.cq, "receives");
-        assert_eq!((c.wr_id, c.status.unwrap_err().status), (100 + i, wc::WR_FLUSH));
-    }
-    let mut batch = pair.a.qp.post();
-    batch.add(10, Operation::Send, Data::Inline(&[]), Flags::empty()).unwrap();
-    batch.ring();
-    assert_eq!(wait(&bed, &mut pair.a.cq, "posted late").wr_id, 10);
-    pair.a.qp.post_recv(103, &[]).unwrap();
-    assert_eq!(wait(&bed, &mut pair.a.cq, "a receive posted late").wr_id, 103);
-    pass(&bed, 50);
-    assert!(pair.a.cq.poll().next().is_none());
-    assert_sound(&bed, "flush");
 }
 
 #[test]
