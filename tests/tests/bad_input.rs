@@ -2,11 +2,14 @@
 //! of any content are counted and dropped, commands of any content are answered, and others go on.
 
 use abi::Field;
-use abi::cmd::{answer, head, op};
+use abi::cmd::{
+    answer, create_cq, create_eq, create_mr, create_qp, head, kind, list_owned, modify_qp, op, result, set_gid,
+    set_multicast, set_port,
+};
 use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
 use abi::status::{cause, wc};
 use driver::qp::SendOptions;
-use driver::{Access, Data, Flags, Mr, Operation, Sge, Translation};
+use driver::{Access, Data, Device, Flags, Mr, Operation, Sge, Translation};
 use ferroce_tests::{Bystander, GUARD, LEN, assert_sound, bytes, noise, region, small_pairs, wait};
 use rand::RngExt;
 use testbed::{Connect, Setup, Testbed};
@@ -152,36 +155,122 @@ fn bad_receives_end_with_their_cause() {
     assert_sound(&bed, "bad receives");
 }
 
-#[test]
-fn any_command_is_answered() {
+/// What there is of the kind of object that a command is about, as owner 9 is told of it: a list, and the queue pair's attributes.
+fn seen(device: &Device, command: &[u8; 64]) -> Option<Vec<[u8; 64]>> {
+    let kind = match head::OPCODE.get(command) as u8 {
+        op::CREATE_PD | op::DESTROY_PD => kind::PD,
+        op::CREATE_MR | op::DESTROY_MR => kind::MR,
+        op::CREATE_CQ | op::DESTROY_CQ => kind::CQ,
+        op::CREATE_EQ | op::DESTROY_EQ => kind::EQ,
+        op::CREATE_QP | op::DESTROY_QP | op::MODIFY_QP => kind::QP,
+        _ => return None,
+    };
+    let mut asked = vec![command_of(op::LIST_OWNED, &[(list_owned::KIND, kind.into())])];
+    if kind == kind::QP {
+        asked.push(command_of(op::QUERY_QP, &[(head::NUMBER, head::NUMBER.get(command))]));
+    }
+    let mut answers: Vec<_> = asked.into_iter().map(|c| device.command_raw(c).unwrap()).collect();
+    answers.iter_mut().for_each(|a| answer::PHASE.set(a, 0));
+    Some(answers)
+}
+
+/// A command of owner 9.
+fn command_of(opcode: u8, fields: &[(Field, u64)]) -> [u8; 64] {
+    let mut command = [0; 64];
+    head::OWNER.set(&mut command, 9);
+    head::OPCODE.set(&mut command, opcode.into());
+    fields.iter().for_each(|(f, v)| f.set(&mut command, *v));
+    command
+}
+
+/// Where the fields of a command begin that a refusal may name.
+fn fields(opcode: u8) -> Vec<u64> {
+    let own = match opcode {
+        op::CREATE_MR => &create_mr::LAYOUT,
+        op::CREATE_CQ => &create_cq::LAYOUT,
+        op::CREATE_EQ => &create_eq::LAYOUT,
+        op::CREATE_QP => &create_qp::LAYOUT,
+        op::MODIFY_QP => &modify_qp::LAYOUT,
+        op::SET_GID => &set_gid::LAYOUT,
+        op::SET_PORT => &set_port::LAYOUT,
+        op::SET_MULTICAST => &set_multicast::LAYOUT,
+        op::LIST_OWNED => &list_owned::LAYOUT,
+        _ => &head::LAYOUT,
+    };
+    own.fields.iter().chain(head::LAYOUT.fields).map(|f| f.lsb as u64).collect()
+}
+
+/// Commands of any content are answered; those that are refused say which field is wrong, and change nothing.
+fn any_commands(setup: &Setup, n: usize) {
     let mut rng = verilate::rng(99);
-    let bed = Testbed::new(&Setup::default()).unwrap();
+    let bed = Testbed::new(setup).unwrap();
     let mut bystander = Bystander::new(&bed);
     let device = &bed.hosts[0].device;
     let mut results = [0; 16];
     for round in 0..verilate::scale(5) {
-        for _ in 0..60 {
+        // Something to be destroyed, modified, and referred to. The ring of the CQ is nowhere: nothing completes.
+        let create = |opcode, fields: &[(Field, u64)]| {
+            let a = device.command_raw(command_of(opcode, fields)).unwrap();
+            assert_eq!(answer::RESULT.get(&a), u64::from(result::OK));
+            answer::NUMBER.get(&a)
+        };
+        let pd = create(op::CREATE_PD, &[]);
+        let eq = create(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]);
+        let cq = create(op::CREATE_CQ, &[(create_cq::EQN, eq), (create_cq::BASE, 0x2000)]);
+        let queues = [(create_qp::SEND_CQN, cq), (create_qp::RECV_CQN, cq), (create_qp::PD, pd)];
+        let rings = [(create_qp::SQ_BASE, 0x4000), (create_qp::RQ_BASE, 0x8000)];
+        let qp = create(op::CREATE_QP, &[&queues[..], &rings].concat());
+        let numbers = [pd, eq, cq, qp];
+        for _ in 0..n {
             let mut command: [u8; 64] = std::array::from_fn(|_| if rng.random_bool(0.5) { rng.random() } else { 0 });
             // Another owner's, so that neither the bystander nor the port are any of its business.
             head::OWNER.set(&mut command, 9);
-            head::OPCODE.set(&mut command, rng.random_range(0..24));
+            let opcode = rng.random_range(0..24);
+            head::OPCODE.set(&mut command, opcode.into());
             if rng.random_bool(0.7) {
-                head::NUMBER.set(&mut command, rng.random_range(0..8));
+                let any = rng.random_range(0..8);
+                head::NUMBER
+                    .set(&mut command, if rng.random_bool(0.5) { numbers[rng.random_range(0..4)] } else { any });
             }
+            let before = seen(device, &command);
             let a = device.command_raw(command).unwrap();
-            results[answer::RESULT.get(&a) as usize] += 1;
+            let (got, field) = (answer::RESULT.get(&a) as u8, answer::FIELD.get(&a));
+            results[got as usize] += 1;
+            if matches!(got, result::BAD_FIELD | result::NO_OBJECT | result::NOT_OWNER | result::UNSUPPORTED) {
+                let mask = modify_qp::MASK.lsb as u64;
+                let bit = opcode == op::MODIFY_QP && (mask..mask + 32).contains(&field);
+                assert!(bit || fields(opcode).contains(&field), "opcode {opcode}, result {got}: field {field}");
+            }
+            if matches!(got, result::MISSING_ATTRIBUTE | result::FORBIDDEN_ATTRIBUTE) {
+                assert!(opcode == op::MODIFY_QP && field < 32, "opcode {opcode}, result {got}: attribute {field}");
+            }
+            if got != result::OK {
+                assert_eq!(
+                    before,
+                    seen(device, &command),
+                    "result {got}, field {field}: {command:x?} changed something"
+                );
+            }
         }
-        let mut command = [0; 64];
-        head::OWNER.set(&mut command, 9);
-        head::OPCODE.set(&mut command, op::RECLAIM.into());
-        device.command_raw(command).unwrap();
+        device.command_raw(command_of(op::RECLAIM, &[])).unwrap();
         bystander.check(&bed, &format!("round {round}"));
     }
     println!("answers by result: {results:?}");
+    assert!(results[1..].iter().filter(|n| **n != 0).count() >= 4, "few ways to be refused");
     // CREATE_MR reads its list of pages from wherever the command says; nothing else may have strayed.
     let faults = bed.sim().nic(0).host.iommu.take_faults();
     assert!(faults.iter().all(|f| !f.write), "{faults:x?}");
     assert_eq!(device.health() & 3, 1);
+}
+
+#[test]
+fn any_command_is_answered() {
+    any_commands(&Setup::default(), 40);
+}
+
+#[test]
+fn any_command_is_answered_by_the_small_core() {
+    any_commands(&Setup::small(), 60);
 }
 
 #[test]
