@@ -53,7 +53,7 @@ fn tshark(path: &Path, filter: &str) -> Option<usize> {
     // Its guess that port 4791 may carry RPC over RDMA finds malformed packets in any payload.
     command.args(["--disable-protocol", "rpcordma", "-n", "-Y", filter, "-r"]).arg(path);
     let Ok(out) = command.output() else {
-        eprintln!("SKIPPED: tshark is not installed, so the capture was not decoded by it");
+        verilate::skip("tshark is not installed, so the capture was not decoded by it");
         return None;
     };
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

