@@ -28,7 +28,7 @@ use crate::queue::{
     work_queue::WorkQueue,
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
-use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder};
+use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder, least_timer};
 use crate::wire::{ingress::Ingress, transmit::Transmit};
 use abi::{status::counter, table::id};
 use hdl::prelude::*;
@@ -218,6 +218,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
     pub fn new(c: &CoreConfig) -> Self {
         c.check(W, N).unwrap_or_else(|e| panic!("a core cannot have these sizes: {e}"));
         let log2 = |n: usize| n.ilog2();
+        let tick = c.mhz * 1024 / 1000;
         let identity = Identity {
             width: W as u32,
             mhz: c.mhz as u32,
@@ -256,7 +257,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             rx_buffer: ByteRam::new(c.rx_buffer, "block"),
             dispatch: Default::default(),
             responder: Responder::new(N),
-            completer: Completer::new(N, c.mhz * 1024 / 1000),
+            completer: Completer::new(N, tick, least_timer(W, tick)),
             landing: Default::default(),
             commit: Default::default(),
             respond: Default::default(),

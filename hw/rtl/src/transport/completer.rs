@@ -158,8 +158,9 @@ pub struct Completer {
 }
 
 impl Completer {
-    /// A completer of `qps` QPs, at most 4,096; a tick of 1.024 us has `tick` cycles (256 at 250 MHz).
-    pub fn new(qps: usize, tick: usize) -> Self {
+    /// A completer of `qps` QPs, at most 4,096; a tick of 1.024 us has `tick` cycles (256 at 250 MHz), the fast
+    /// timer at least `least` ticks.
+    pub fn new(qps: usize, tick: usize, least: u64) -> Self {
         Completer {
             clock: Default::default(),
             rst: Default::default(),
@@ -221,7 +222,7 @@ impl Completer {
             heads: Default::default(),
             ackeds: FreshTable::new(qps, "block"),
             faults: FreshTable::new(qps, "block"),
-            timers: Timers::new(qps, tick),
+            timers: Timers::new(qps, tick, least),
             call: Default::default(),
             busy: Default::default(),
             call_fault: Default::default(),

@@ -538,7 +538,7 @@ fn check(m: &mut Model, qps: &mut [Reference], metas: &[RxMeta], stall: Stall, s
 }
 
 fn model() -> Model {
-    Model::of(|| Completer::new(QPS, 0xffff), options()).unwrap()
+    Model::of(|| Completer::new(QPS, 0xffff, 5), options()).unwrap()
 }
 
 fn qps() -> Vec<Reference> {
@@ -836,7 +836,7 @@ enum Event {
 impl Live {
     fn new(setup: impl FnOnce(&mut Reference)) -> Self {
         const TICK: usize = 64;
-        let mut m = Model::of(|| Completer::new(QPS, TICK), options()).unwrap();
+        let mut m = Model::of(|| Completer::new(QPS, TICK, 5), options()).unwrap();
         m.reset();
         let mut qps = qps();
         setup(&mut qps[1]);

@@ -20,6 +20,7 @@ pub use dispatch::Dispatch;
 pub use requester::Requester;
 pub use respond::Respond;
 pub use responder::Responder;
+pub use timers::least_timer;
 
 #[cfg(test)]
 mod completer_tests;

@@ -10,7 +10,7 @@
 //!
 //! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, a READ
 //! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at
-//! least 5 ticks, doubled by a NAK (the data is read again before the next answer can come) and at each firing without
+//! least [`least_timer`] ticks, doubled by a NAK (the data is read again before the next answer can come) and at each firing without
 //! progress, up to the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before the first
 //! measurement it is [`FIRST`] ticks.
 
@@ -23,8 +23,14 @@ use hdl::prelude::*;
 
 /// Fast timer before the first measurement, in ticks.
 pub const FIRST: u64 = 128;
-/// Least fast timer, in ticks.
-pub const LEAST: u64 = 5;
+/// Least fast timer of a datapath of `width` bits, in ticks of `tick` cycles: 5, and the time in which two packets of the
+/// largest MTU pass it. An answer stands behind a packet under way, and a READ response is a packet of data itself, so on a
+/// narrow datapath the first answer alone takes longer than 5 ticks.
+pub const fn least_timer(width: usize, tick: usize) -> u64 {
+    (5 + 2 * LARGEST_MTU * 8 / width / tick) as u64
+}
+/// Bytes.
+const LARGEST_MTU: usize = 4096;
 /// Longest wait, in ticks (18 minutes): longer verbs timeouts are cut to it.
 const LONGEST: u64 = 1 << 30;
 
@@ -145,11 +151,12 @@ pub struct Timers {
     verbs: DFF<Bit>,
     _qps: Hidden<usize>,
     _tick: Hidden<usize>,
+    _least: Hidden<u64>,
 }
 
 impl Timers {
-    /// Timers of `qps` QPs; a tick of 1.024 us has `tick` cycles (256 at 250 MHz).
-    pub fn new(qps: usize, tick: usize) -> Self {
+    /// Timers of `qps` QPs; a tick of 1.024 us has `tick` cycles (256 at 250 MHz), the fast timer at least `least` ticks.
+    pub fn new(qps: usize, tick: usize, least: u64) -> Self {
         assert!((8..=4096).contains(&qps) && (1..=0xffff).contains(&tick));
         Timers {
             clock: Default::default(),
@@ -189,6 +196,7 @@ impl Timers {
             verbs: Default::default(),
             _qps: Hidden(qps),
             _tick: Hidden(tick),
+            _least: Hidden(least),
         }
     }
 }
@@ -247,8 +255,8 @@ impl Logic for Timers {
         let round_trip = (wait.srtt >> 3) + wait.rttvar + 1;
         self.base.d.next = if !wait.srtt.any() {
             FIRST.to_bits()
-        } else if round_trip < LEAST {
-            LEAST.to_bits()
+        } else if round_trip < elab!(bits::<16>(self._least.0)) {
+            elab!(bits::<16>(self._least.0))
         } else {
             round_trip
         };
