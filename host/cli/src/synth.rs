@@ -76,7 +76,9 @@ impl Target {
     fn map(self, top: &str) -> String {
         let command = match self {
             Target::Xcup => "synth_xilinx -family xcup -flatten -noiopad -noclkbuf",
-            Target::Ecp5 => "synth_ecp5 -abc9",
+            // abc9 makes a block as fast as it can, and then small. A block of few levels need not be faster than 3.4 ns, which is
+            // five LUT4 levels: its paths have neighbours.
+            Target::Ecp5 => "scratchpad -set abc9.D 3400\nsynth_ecp5 -abc9",
         };
         format!("read_verilog -sv -DSYNTHESIS block.v\nhierarchy -check -top {top}\n{command} -top {top}\n")
     }
