@@ -1,6 +1,8 @@
 //! Latencies of an idle system, and where their cycles go.
 
-use super::Figure;
+use super::Run;
+use super::core::{Ask, Bench};
+use super::load::Meter;
 use crate::report::quantile;
 use anyhow::Result;
 use driver::{Access, Data, Flags, Operation};
@@ -11,34 +13,26 @@ const MESSAGES: u8 = 100;
 /// Bytes of each.
 const LEN: usize = 64;
 
-/// The figures whose name contains `only`.
-pub fn figures(setup: &Setup, only: &str, stages: bool) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
+/// Measures them; `stages` shows where the time of a message goes.
+pub fn figures(b: &mut Bench, stages: bool) -> Result<()> {
     for (name, direct, bar, limit) in [
         ("64 B Write one way, fetched WQE", false, 2.0, 1.7),
         ("64 B Write one way, direct WQE with inline data", true, 1.0, 0.6),
     ] {
-        if name.contains(only) {
-            let mut times = write(setup, direct, stages.then_some(name))?;
-            figures.push(Figure::at_most(name, quantile(&mut times, 0.5), "us", bar, Some(limit)));
-        }
+        b.measure(name, "us", Ask::AtMost(bar, Some(limit)), |s| write(s, direct, stages.then_some(name)))?;
     }
     // From the doorbell to the completion's arrival. Two reads of host memory alone would take 1.7 us: a direct WQE.
     let name = "64 B Read, idle round trip, direct WQE";
-    if name.contains(only) {
-        let mut times = read(setup, stages.then_some(name))?;
-        figures.push(Figure::at_most(name, quantile(&mut times, 0.5), "us", 1.6, Some(1.3)));
-    }
-    Ok(figures)
+    b.measure(name, "us", Ask::AtMost(1.6, Some(1.3)), |s| read(s, stages.then_some(name)))
 }
 
 /// Times from the doorbell's store until the last byte is in the peer's memory, in microseconds.
-fn write(setup: &Setup, direct: bool, stages: Option<&str>) -> Result<Vec<f64>> {
+fn write(setup: &Setup, direct: bool, stages: Option<&str>) -> Result<Run> {
     let bed = Testbed::new(setup)?;
     let mut pair = bed.connect(&Connect::default())?;
     let from = bed.hosts[0].pd.alloc(LEN, Access::LOCAL_WRITE)?;
     let to = bed.hosts[1].pd.alloc(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    let mut times = Vec::new();
+    let (mut times, meter) = (Vec::new(), Meter::start(&bed));
     for i in 1..=MESSAGES {
         let mark = [i; LEN];
         from.write(0, &mark);
@@ -62,16 +56,16 @@ fn write(setup: &Setup, direct: bool, stages: Option<&str>) -> Result<Vec<f64>> 
         }
         pair.a.cq.wait().status?;
     }
-    Ok(times)
+    Ok(Run { value: quantile(&mut times, 0.5), pcie: meter.percent(&bed) })
 }
 
 /// Times from the doorbell's store until the completion is in memory, in microseconds.
-fn read(setup: &Setup, stages: Option<&str>) -> Result<Vec<f64>> {
+fn read(setup: &Setup, stages: Option<&str>) -> Result<Run> {
     let bed = Testbed::new(setup)?;
     let mut pair = bed.connect(&Connect::default())?;
     let to = bed.hosts[0].pd.alloc(LEN, Access::LOCAL_WRITE)?;
     let from = bed.hosts[1].pd.alloc(LEN, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
-    let mut times = Vec::new();
+    let (mut times, meter) = (Vec::new(), Meter::start(&bed));
     for i in 1..=MESSAGES {
         let start = bed.cycle();
         note(&bed, stages.is_some());
@@ -91,7 +85,7 @@ fn read(setup: &Setup, stages: Option<&str>) -> Result<Vec<f64>> {
         }
         done.status?;
     }
-    Ok(times)
+    Ok(Run { value: quantile(&mut times, 0.5), pcie: meter.percent(&bed) })
 }
 
 /// Lets both NICs note what passes from now on.

@@ -1,7 +1,9 @@
 //! Load on a testbed: flows that keep messages outstanding, and what they reached.
 
+use super::Run;
 use anyhow::{Context, Result};
 use driver::{Data, Flags, Mr, Operation};
+use nic::PcieUse;
 use testbed::{End, Pair, Testbed};
 
 /// What a flow does.
@@ -45,6 +47,39 @@ pub struct Reached {
     pub pcie: (f64, f64),
 }
 
+impl Reached {
+    /// As a run that measures bandwidth in Gb/s.
+    pub fn bandwidth(self) -> Run {
+        Run { value: self.gbps, pcie: self.pcie }
+    }
+    /// As a run that measures the message rate in Mmsg/s.
+    pub fn rate(self) -> Run {
+        Run { value: self.mmsg, pcie: self.pcie }
+    }
+}
+
+/// Measures the use of host 0's PCIe link.
+pub struct Meter {
+    cycle: u64,
+    used: PcieUse,
+}
+
+impl Meter {
+    /// Measures from now on.
+    pub fn start(bed: &Testbed) -> Self {
+        Meter { cycle: bed.cycle(), used: bed.sim().nic(0).host.pcie_use() }
+    }
+
+    /// Share of the link in use since then, up and down, in percent.
+    pub fn percent(&self, bed: &Testbed) -> (f64, f64) {
+        let now = bed.sim().nic(0).host.pcie_use();
+        let rate = bed.sim().nic(0).options().pcie.gbps;
+        let ns = (bed.cycle() - self.cycle) as f64 * 4.0;
+        let share = |bytes: u64| 100.0 * bytes as f64 * 8.0 / ns / rate;
+        (share(now.up - self.used.up), share(now.down - self.used.down))
+    }
+}
+
 /// One direction of a pair.
 struct Flow<'a> {
     from: &'a mut End,
@@ -77,7 +112,7 @@ impl Buffers {
 pub fn run(bed: &Testbed, pairs: &mut [Pair], buffers: &Buffers, load: &Load) -> Result<Reached> {
     let mut times: [Vec<(f64, usize)>; 2] = Default::default();
     let start = bed.cycle();
-    let used = bed.sim().nic(0).host.pcie_use();
+    let meter = Meter::start(bed);
     // Each direction of each pair is a flow; the same ends serve both directions in turn.
     let mut states = vec![[(0usize, 0usize, 0usize); 2]; pairs.len()];
     loop {
@@ -97,10 +132,7 @@ pub fn run(bed: &Testbed, pairs: &mut [Pair], buffers: &Buffers, load: &Load) ->
         }
         bed.relax();
     }
-    let cycles = bed.cycle() - start;
-    let now = bed.sim().nic(0).host.pcie_use();
-    let rate = bed.sim().nic(0).options().pcie.gbps;
-    let share = |a: u64, b: u64| 100.0 * (b - a) as f64 * 8.0 / (cycles as f64 * 4.0) / rate;
+    let pcie = meter.percent(bed);
     // One flow completes in order: between its first and last completion the NIC did what was completed, and nothing else. Of
     // many flows all first messages are half done by the first completion: there the ramp counts as well.
     let began = start as f64 * 4.0;
@@ -114,11 +146,7 @@ pub fn run(bed: &Testbed, pairs: &mut [Pair], buffers: &Buffers, load: &Load) ->
     if load.both {
         per_ns = per_ns.min(span(&times[1]));
     }
-    Ok(Reached {
-        gbps: per_ns * load.len as f64 * 8.0,
-        mmsg: per_ns * 1e3,
-        pcie: (share(used.up, now.up), share(used.down, now.down)),
-    })
+    Ok(Reached { gbps: per_ns * load.len as f64 * 8.0, mmsg: per_ns * 1e3, pcie })
 }
 
 impl Flow<'_> {

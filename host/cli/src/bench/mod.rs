@@ -5,7 +5,7 @@ mod latency;
 mod load;
 
 use crate::report::table;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 /// What to measure.
@@ -23,9 +23,12 @@ pub struct Args {
     /// PCIe Gen4 x16 instead of Gen3 x16.
     #[arg(long)]
     gen4: bool,
-    /// A board's MAC: 250 ns more on each side.
+    /// Only with a board's MAC, which takes 250 ns more on each side (else a column of its own, unless `--json`).
     #[arg(long)]
     board: bool,
+    /// Without the column of the board's MAC, in half the time.
+    #[arg(long, conflicts_with = "board")]
+    no_board: bool,
     /// Shows, for each latency, the cycle of all that passes between NICs, hosts and cable.
     #[arg(long)]
     stages: bool,
@@ -52,26 +55,57 @@ pub struct Figure {
     pub limit: Option<f64>,
     /// The bar is met.
     pub meets: bool,
+    /// The value with a board's MAC.
+    #[serde(skip)]
+    pub board: Option<f64>,
     /// Share of the PCIe link in use, up and down, in percent.
     #[serde(skip)]
     pub pcie: Option<(f64, f64)>,
 }
 
+/// What one run of a figure gave.
+#[derive(Clone, Copy)]
+pub struct Run {
+    /// The value.
+    pub value: f64,
+    /// Share of host 0's PCIe link in use, up and down, in percent.
+    pub pcie: (f64, f64),
+}
+
 impl Figure {
     /// A figure that should be at least `bar`.
     pub fn at_least(figure: impl Into<String>, value: f64, unit: &'static str, bar: f64, limit: Option<f64>) -> Self {
-        Figure { figure: figure.into(), value, unit, bar, limit, meets: value >= bar, pcie: None }
+        Figure { figure: figure.into(), value, unit, bar, limit, meets: value >= bar, board: None, pcie: None }
     }
     /// A figure that should be at most `bar`.
     pub fn at_most(figure: impl Into<String>, value: f64, unit: &'static str, bar: f64, limit: Option<f64>) -> Self {
-        Figure { figure: figure.into(), value, unit, bar, limit, meets: value <= bar, pcie: None }
+        Figure { figure: figure.into(), value, unit, bar, limit, meets: value <= bar, board: None, pcie: None }
     }
+}
+
+/// Whether figures are measured with a board's MAC, which takes 250 ns on each side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Board {
+    /// All of them, with it only.
+    Only,
+    /// Each of them also with it.
+    Beside,
+    /// None.
+    Without,
 }
 
 /// Runs a bench and prints it. The figures that miss their bar do not make the command fail: they are shown.
 pub fn run(args: &Args) -> Result<()> {
     let Bench::Core = args.bench;
-    let figures = core::figures(args.gen4, args.board, &args.only, args.stages)?;
+    let board = match (args.board, args.no_board || args.json) {
+        (true, _) => Board::Only,
+        (_, true) => Board::Without,
+        _ => Board::Beside,
+    };
+    let figures = core::figures(args.gen4, board, &args.only, args.stages)?;
+    if figures.is_empty() {
+        bail!("no figure's name contains {:?}; without --only all are measured and named", args.only);
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&figures)?);
         return Ok(());
@@ -89,8 +123,14 @@ pub fn print(figures: &[Figure]) {
             let pcie = f.pcie.map_or(String::new(), |(u, d)| format!("{u:.0} / {d:.0} %"));
             let limit = f.limit.map_or(String::new(), number);
             let meets = if f.meets { "yes" } else { "NO" };
-            vec![f.figure.clone(), number(f.value), f.unit.into(), number(f.bar), limit, meets.into(), pcie]
+            let board = f.board.map_or(String::new(), number);
+            vec![f.figure.clone(), number(f.value), board, f.unit.into(), number(f.bar), limit, meets.into(), pcie]
         })
         .collect();
-    println!("{}", table(&["figure", "value", "unit", "bar", "limit", "meets", "PCIe up / down"], &rows));
+    let header = ["figure", "value", "board", "unit", "bar", "limit", "meets", "PCIe up / down"];
+    // A column that says nothing is left out.
+    let said: Vec<_> = (0..header.len()).filter(|&i| rows.iter().any(|r: &Vec<String>| !r[i].is_empty())).collect();
+    let keep = |row: &[String]| said.iter().map(|&i| row[i].clone()).collect();
+    let header: Vec<_> = said.iter().map(|&i| header[i]).collect();
+    println!("{}", table(&header, &rows.iter().map(|r| keep(r)).collect::<Vec<_>>()));
 }
