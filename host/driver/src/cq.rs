@@ -2,6 +2,7 @@
 
 use crate::bar::Doorbell;
 use crate::device::Device;
+use crate::forgotten::Forgotten;
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::posted::Posted;
@@ -14,9 +15,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Turns of a wait loop between looks at the device.
 const LOOK: u64 = 4096;
-
-/// QP number of entries whose QP is destroyed.
-const NOBODY: u64 = cqe::QPN.max();
 
 /// What became of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +133,7 @@ impl Device {
             ring,
             log2,
             consumer: AtomicU32::new(0),
+            forgotten: Forgotten::new(),
             _eq: eq.handle.clone(),
         });
         let doorbell = self.doorbell(doorbell::CQ);
@@ -216,20 +215,15 @@ pub(crate) struct CqHandle {
     log2: u32,
     /// Free-running index of the next entry to be polled.
     consumer: AtomicU32,
+    forgotten: Forgotten,
     _eq: Arc<EqHandle>,
 }
 
 impl CqHandle {
     /// A QP is destroyed, all its completions are in the ring: they are nobody's any more, for its number is used again.
     pub(crate) fn forget(&self, qpn: u32) {
-        let mut index = self.consumer.load(Ordering::Acquire);
-        while let Some(mut e) = self.entry(index) {
-            if cqe::QPN.get(&e) == qpn.into() {
-                cqe::QPN.set(&mut e, NOBODY);
-                self.ring.write(self.at(index), &e);
-            }
-            index = index.wrapping_add(1);
-        }
+        let consumer = || self.consumer.load(Ordering::Acquire);
+        self.forgotten.add(qpn, self.log2, consumer, |index| self.entry(index).is_some());
     }
 
     fn at(&self, index: u32) -> usize {
@@ -339,13 +333,14 @@ impl Cq {
             if is_due(self.consumer(), self.told, self.handle.log2) {
                 self.ring(None);
             }
-            if cqe::QPN.get(&e) != NOBODY {
-                return Some(self.completion(&e));
+            if let Some(c) = self.completion(index, &e) {
+                return Some(c);
             }
         }
     }
 
-    fn completion(&self, e: &[u8; cqe::BYTES]) -> Completion {
+    /// What entry `at` of the ring says, unless its QP is destroyed.
+    fn completion(&self, at: u32, e: &[u8; cqe::BYTES]) -> Option<Completion> {
         let get = |f: abi::Field| f.get(e);
         let (qpn, opcode, index) = (get(cqe::QPN) as u32, get(cqe::OPCODE) as u8, get(cqe::WQE_INDEX) as u16);
         let status = match get(cqe::STATUS) as u8 {
@@ -353,18 +348,22 @@ impl Cq {
             status => Err(WcError { status, cause: get(cqe::SYNDROME) as u8 }),
         };
         let send = opcode < recv_op::RECV;
-        let wr_id = match self.handle.device.qps().get(qpn as usize).and_then(Option::as_ref) {
-            Some(qp) if send => qp.send.complete(index),
-            Some(qp) => qp.recv.complete(index),
-            // A late completion of a QP that is being destroyed.
-            None => 0,
+        let wr_id = {
+            let qps = self.handle.device.qps();
+            // In this order: a new QP of this number is there only when the old one is forgotten.
+            let qp = qps.get(qpn as usize)?.as_ref()?;
+            if self.handle.forgotten.has(qpn, at) {
+                return None;
+            }
+            if send { qp.send.complete(index) } else { qp.recv.complete(index) }
         };
         if status.is_err() {
             self.handle.device.bury(qpn);
         }
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
         let imm = has_imm.then(|| (get(cqe::IMM) as u32).to_le_bytes());
-        Completion { wr_id, qpn, status, opcode, len: get(cqe::LENGTH) as u32, imm, timestamp: get(cqe::TIMESTAMP) }
+        let (len, timestamp) = (get(cqe::LENGTH) as u32, get(cqe::TIMESTAMP));
+        Some(Completion { wr_id, qpn, status, opcode, len, imm, timestamp })
     }
 }
 

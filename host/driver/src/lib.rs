@@ -24,6 +24,7 @@ mod cq;
 mod device;
 mod fence;
 mod firmware;
+mod forgotten;
 pub mod function;
 mod life;
 mod memory;
