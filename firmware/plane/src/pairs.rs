@@ -117,9 +117,6 @@ impl Plane {
         if !matches!(kind, qp_type::RC | qp_type::RAW) {
             return Err(Refused::at(result::UNSUPPORTED, create_qp::TYPE));
         }
-        if kind == qp_type::RAW && owner != 0 {
-            return Err(Refused::at(result::NOT_OWNER, head::OWNER));
-        }
         let logs = [get(c, create_qp::SQ_LOG2) as u8, get(c, create_qp::RQ_LOG2) as u8];
         let pd = self.pds.find(get(c, create_qp::PD), owner, create_qp::PD)?;
         let send_cqn = self.cqs.find(get(c, create_qp::SEND_CQN), owner, create_qp::SEND_CQN)?;

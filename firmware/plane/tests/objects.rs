@@ -155,19 +155,6 @@ fn the_port_is_owner_0s() {
         }
         b.ok(c.owner(0));
     }
-    // The raw queue pair gets what the port gets.
-    for owner in [1, 15] {
-        let pd = b.make(command(op::CREATE_PD).owner(owner));
-        let eq = b.make(create_eq().owner(owner));
-        let cq = b.make(create_cq().with(create_cq::EQN, eq).owner(owner));
-        let c = create_qp()
-            .with(create_qp::PD, pd)
-            .with(create_qp::SEND_CQN, cq)
-            .with(create_qp::RECV_CQN, cq)
-            .owner(owner);
-        assert_eq!(b.refused(c.with(create_qp::TYPE, qp_type::RAW.into())), (NOT_OWNER, head::OWNER.lsb as u64));
-        b.ok(c);
-    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod kit;
 use abi::{
-    cmd::{attr::*, create_cq, create_qp, modify_qp as m, op, result::*},
+    cmd::{attr::*, create_qp, head, modify_qp as m, op, result::*},
     table::{id, qp_send, qp_state::*, qp_state_row, qp_type},
 };
 use kit::*;
@@ -198,14 +198,7 @@ fn every_field_is_checked() {
 fn the_raw_queue_pair_needs_a_port_only() {
     let mut b = Bench::new();
     b.qp();
-    // Owner 0's, who has the port.
-    let pd = b.make(command(op::CREATE_PD).owner(0));
-    let eq = b.make(create_eq().owner(0));
-    let cq = b.make(create_cq().with(create_cq::EQN, eq).owner(0));
-    let raw = create_qp().with(create_qp::TYPE, qp_type::RAW.into()).owner(0);
-    let raw = raw.with(create_qp::PD, pd).with(create_qp::SEND_CQN, cq).with(create_qp::RECV_CQN, cq);
-    let modify = |n, state, mask| modify(n, state, mask).owner(0);
-    let destroy = command(op::DESTROY_QP).number(0).owner(0);
+    let raw = create_qp().with(create_qp::TYPE, qp_type::RAW.into());
     let n = b.make(raw);
     assert_eq!(n, 0);
     assert_eq!(b.refused(raw), (NO_ROOM, 0));
@@ -215,9 +208,9 @@ fn the_raw_queue_pair_needs_a_port_only() {
     assert_eq!(b.refused(modify(n, RTR, TO_RTR)), (FORBIDDEN_ATTRIBUTE, 7));
     b.ok(modify(n, RTR, 0));
     b.ok(modify(n, RTS, 0));
-    b.ok(destroy);
+    b.ok(command(op::DESTROY_QP).with(head::NUMBER, 0));
     assert_eq!(b.make(raw), 0);
-    b.ok(destroy);
+    b.ok(command(op::DESTROY_QP).with(head::NUMBER, 0));
     for _ in 3..256 {
         assert_ne!(b.make(create_qp()), 0);
     }

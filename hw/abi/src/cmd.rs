@@ -201,7 +201,7 @@ layout! {
 layout! {
     /// CREATE_QP: the QP starts in RESET.
     pub mod create_qp: 64 {
-        /// One of `table::qp_type`; `RAW` is owner 0's.
+        /// One of `table::qp_type`.
         TYPE = 32, 2;
         /// Log2 of the send ring's blocks, 0 to 15.
         SQ_LOG2 = 40, 4;
