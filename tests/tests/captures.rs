@@ -2,7 +2,7 @@
 //! and each packet's comment says what its receiver did with it.
 
 use driver::{Access, Data, Flags, Operation};
-use fabric::{Action, Capture, Match};
+use fabric::{Action, Capture, Match, Part};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testbed::{Connect, Setup, Testbed};
@@ -23,7 +23,7 @@ fn capture(name: &str, ip6: bool) -> PathBuf {
         let rules = &mut sim.link_mut(0).rules;
         rules.add(nth(10), Action::Drop);
         rules.add(nth(40), Action::Duplicate);
-        rules.add(nth(90), Action::Corrupt);
+        rules.add(nth(90), Action::Corrupt(Part::Any));
     }
     pair.b.qp.post_recv(0, &[b.sge(0, LEN)]).unwrap();
     for operation in [Operation::Write(b.remote(0)), Operation::Read(b.remote(0)), Operation::Send] {

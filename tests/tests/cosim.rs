@@ -7,7 +7,7 @@
 use abi::{status::counter, wire::op};
 use driver::qp::{Qp, QpSizes, Rts};
 use driver::{Access, Data, Flags, Mr, Operation, Sge};
-use fabric::{Action, Match, Packet};
+use fabric::{Action, Match, Packet, Part};
 use nic::{Adversary, NS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -242,7 +242,8 @@ fn run(mix: &Mix) -> u64 {
     setup.vlan = rng.random_bool(0.5).then(|| rng.random_range(1..4095));
     let bed = Testbed::new(&setup).unwrap();
     if mix.loss > 0.0 {
-        for action in [Action::Drop, Action::Corrupt, Action::Duplicate, Action::Delay(2000 * NS)] {
+        let faults = [Action::Corrupt(Part::Any), Action::Duplicate, Action::Delay(2000 * NS), Action::Reorder(3)];
+        for action in faults.into_iter().chain([Action::Drop, Action::Truncate]) {
             let some = Match { probability: Some(mix.loss / 2.0), ..Match::default() };
             bed.sim().link_mut(0).rules.add(some, action);
         }

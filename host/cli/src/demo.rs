@@ -26,6 +26,9 @@ pub struct Args {
     /// Probability that a frame is lost, such as 1e-3.
     #[arg(long, default_value_t = 0.0, value_parser = probability, allow_negative_numbers = true)]
     loss: f64,
+    /// Fault rules of the link, a TOML file as docs/faults.md describes; before them comes the loss.
+    #[arg(long)]
+    faults: Option<PathBuf>,
     /// Seed of all that is by chance.
     #[arg(long, default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     seed: u64,
@@ -80,6 +83,11 @@ const DEPTH: usize = 4;
 /// Probes of latency.
 const PINGS: usize = 200;
 
+fn read_faults(path: &Path) -> Result<Vec<(Match, Action)>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    fabric::parse_rules(&text).with_context(|| format!("in {}", path.display()))
+}
+
 /// Runs the demo.
 pub fn run(args: &Args) -> Result<()> {
     let file = read(&args.file)?;
@@ -88,6 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
     {
         bail!("the capture would overwrite {}: name another file with --capture", args.file.display());
     }
+    let faults = args.faults.as_deref().map_or(Ok(Vec::new()), read_faults)?;
     ctrlc::set_handler(interrupt).context("cannot handle Ctrl-C")?;
     let capture = Capture::create(&args.capture, &["nic0", "nic1"])
         .with_context(|| format!("cannot create {}", args.capture.display()))?;
@@ -107,6 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
             let lost = Match { probability: Some(args.loss), ..Match::default() };
             sim.link_mut(0).rules.add(lost, Action::Drop);
         }
+        faults.into_iter().for_each(|(matches, action)| sim.link_mut(0).rules.add(matches, action));
     }
     // The hosts find each other by ARP or neighbour discovery; they go on answering while these live.
     let _networks = bed.discover()?;

@@ -63,3 +63,13 @@ fn a_bad_file_is_named() {
     assert!(text.contains("would overwrite"), "{text}");
     assert_eq!(std::fs::read(&sound).unwrap(), b"some bytes");
 }
+
+#[test]
+fn a_bad_file_of_fault_rules_is_named_with_its_rule() {
+    let sound = file("with faults", b"some bytes");
+    let rules = file("rules.toml", b"[[rule]]\naction = \"drop\"\nnth = 0\n");
+    let text = says(&["--faults", &rules, &sound]);
+    assert!(text.contains(&rules) && text.contains("rule 1") && text.contains("nth = 0"), "{text}");
+    let text = says(&["--faults", "/no/such/rules", &sound]);
+    assert!(text.contains("/no/such/rules"), "{text}");
+}

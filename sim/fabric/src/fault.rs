@@ -1,6 +1,8 @@
-//! Fault rules on a link: what to match, what to do. All chance follows from one seed.
+//! Fault rules on a link: what to match, what to do. All chance follows from one seed. Rules come from tests, or from a file
+//! (`rules_file`).
 
 use crate::packet::Packet;
+use abi::wire::len;
 use nic::Fs;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -15,7 +17,7 @@ pub struct Match {
     pub qpn: Option<u32>,
     /// BTH opcode.
     pub opcode: Option<u8>,
-    /// PSN range without wrap.
+    /// PSN range; one that starts above its end wraps.
     pub psn: Option<RangeInclusive<u32>>,
     /// Only the nth frame (from 1) that meets the other conditions.
     pub nth: Option<u64>,
@@ -32,10 +34,39 @@ pub enum Action {
     Delay(Fs),
     /// It arrives twice.
     Duplicate,
-    /// A bit of it flips, by chance anywhere behind the Ethernet header.
-    Corrupt,
+    /// It arrives behind the next so many frames of the same end, or after 10 us if they do not come.
+    Reorder(u32),
+    /// A bit of it flips, by chance anywhere in a part of it.
+    Corrupt(Part),
+    /// It is cut short, by chance anywhere behind the Ethernet header; the MAC sees a whole frame.
+    Truncate,
     /// Its IP header gets a CE mark (which the ICRC does not cover; the IPv4 checksum is kept right).
     MarkCe,
+}
+
+/// Part of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All behind the Ethernet header.
+    Any,
+    /// IP, UDP, BTH and extended headers. Of a frame that is not RoCE all behind the Ethernet header, as of the other parts.
+    Header,
+    /// Payload and pad; without any, the ICRC.
+    Payload,
+    /// The ICRC.
+    Icrc,
+}
+
+impl Part {
+    /// Where it is in a frame of `len` bytes.
+    fn range(self, packet: Option<Packet>, len: usize) -> std::ops::Range<usize> {
+        match (self, packet) {
+            (Part::Header, Some(p)) => p.ip..p.body,
+            (Part::Payload, Some(p)) if p.body < p.icrc => p.body..p.icrc,
+            (Part::Payload | Part::Icrc, Some(p)) => p.icrc..p.icrc + len::ICRC,
+            _ => 14..len,
+        }
+    }
 }
 
 /// A rule.
@@ -84,8 +115,8 @@ impl Rules {
         self.rules.push(Rule::new(matches, action));
     }
 
-    /// The rule that fires on `frame`, sent by end `from`. A corrupting rule has changed the frame on return.
-    pub fn apply(&mut self, from: usize, frame: &mut [u8]) -> Option<Fired> {
+    /// The rule that fires on `frame`, sent by end `from`. A rule that corrupts, cuts or marks has done so on return.
+    pub fn apply(&mut self, from: usize, frame: &mut Vec<u8>) -> Option<Fired> {
         if self.rules.is_empty() {
             return None;
         }
@@ -98,7 +129,7 @@ impl Rules {
                     || packet.is_some_and(|p| {
                         m.qpn.is_none_or(|q| q == p.qpn)
                             && m.opcode.is_none_or(|o| o == p.opcode)
-                            && m.psn.as_ref().is_none_or(|r| r.contains(&p.psn))
+                            && m.psn.as_ref().is_none_or(|r| within(r, p.psn))
                     }));
             if !fits || m.probability.is_some_and(|p| !self.rng.random_bool(p)) {
                 return false;
@@ -109,10 +140,11 @@ impl Rules {
         let rule = &mut self.rules[hit];
         rule.fired += 1;
         match rule.action {
-            Action::Corrupt if frame.len() > 14 => {
-                let at = self.rng.random_range(14..frame.len());
+            Action::Corrupt(part) if frame.len() > 14 => {
+                let at = self.rng.random_range(part.range(packet, frame.len()));
                 frame[at] ^= 1 << self.rng.random_range(0..8);
             }
+            Action::Truncate if frame.len() > 14 => frame.truncate(self.rng.random_range(14..frame.len())),
             Action::MarkCe => {
                 if let Some(p) = packet {
                     mark_ce(frame, p.ip);
@@ -122,6 +154,12 @@ impl Rules {
         }
         Some(Fired { rule: hit, action: rule.action })
     }
+}
+
+/// Whether a PSN is in a range that may wrap.
+fn within(range: &RangeInclusive<u32>, psn: u32) -> bool {
+    let (first, last) = (*range.start(), *range.end());
+    (psn.wrapping_sub(first) & 0xff_ffff) <= (last.wrapping_sub(first) & 0xff_ffff)
 }
 
 /// Sets both ECN bits of the IP header at `ip`.
@@ -168,7 +206,7 @@ mod tests {
     fn a_ce_mark_keeps_the_ip_checksum_and_a_corruption_changes_one_bit() {
         let mut rules = Rules::new(1);
         rules.add(Match { nth: Some(1), ..Match::default() }, Action::MarkCe);
-        rules.add(Match::default(), Action::Corrupt);
+        rules.add(Match::default(), Action::Corrupt(Part::Any));
         let mut f = frame();
         rules.apply(0, &mut f).unwrap();
         assert_eq!(f[15] & 3, 3);
@@ -178,6 +216,41 @@ mod tests {
         rules.apply(0, &mut f).unwrap();
         let flipped: u32 = before.iter().zip(&f).map(|(a, b)| (a ^ b).count_ones()).sum();
         assert_eq!(flipped, 1);
+    }
+
+    #[test]
+    fn a_corruption_stays_in_its_part_and_a_cut_frame_is_shorter() {
+        // The frame has 14 + 20 + 8 + 12 bytes of headers, no payload and 4 of ICRC.
+        for (part, range) in
+            [(Part::Header, 14..54), (Part::Payload, 54..58), (Part::Icrc, 54..58), (Part::Any, 14..58)]
+        {
+            let mut rules = Rules::new(3);
+            rules.add(Match::default(), Action::Corrupt(part));
+            let mut hit = std::collections::HashSet::new();
+            for _ in 0..2000 {
+                let mut f = frame();
+                rules.apply(0, &mut f).unwrap();
+                hit.extend((0..f.len()).filter(|i| f[*i] != frame()[*i]));
+            }
+            let mut hit: Vec<_> = hit.into_iter().collect();
+            hit.sort_unstable();
+            assert_eq!(hit, range.collect::<Vec<_>>(), "{part:?}");
+        }
+        let mut rules = Rules::new(3);
+        rules.add(Match::default(), Action::Truncate);
+        let mut f = frame();
+        rules.apply(0, &mut f).unwrap();
+        assert!((14..58).contains(&f.len()) && f == frame()[..f.len()]);
+    }
+
+    #[test]
+    fn psn_ranges_may_wrap() {
+        for (range, inside, outside) in
+            [(5..=7, [5, 7], [4, 8]), (0xff_fffe..=1, [0xff_ffff, 0], [2, 0xff_fffd]), (3..=3, [3, 3], [2, 4])]
+        {
+            assert!(inside.iter().all(|p| within(&range, *p)), "{range:?}");
+            assert!(!outside.iter().any(|p| within(&range, *p)), "{range:?}");
+        }
     }
 
     #[test]

@@ -9,11 +9,13 @@ mod fault;
 mod function;
 mod net;
 mod packet;
+mod rules_file;
 mod together;
 
 pub use capture::Capture;
-pub use fault::{Action, Fired, Match, Rule, Rules};
+pub use fault::{Action, Fired, Match, Part, Rule, Rules};
 pub use function::{Shared, SimFunction};
 pub use net::{Fabric, FrameTap, Link};
 pub use packet::Packet;
+pub use rules_file::{RulesError, parse_rules};
 pub use together::together;

@@ -15,9 +15,25 @@ pub struct Link {
     pub delay: Fs,
     /// Faults.
     pub rules: Rules,
+    /// Frames that fault rules hold back.
+    held: Vec<Held>,
     /// The cable is plugged in: see [`Fabric::plug`].
     up: bool,
 }
+
+/// A frame that waits for others to pass.
+struct Held {
+    /// The end that sent it.
+    from: usize,
+    frame: Frame,
+    /// Its number in the capture.
+    number: Option<u64>,
+    /// Frames that still have to pass.
+    passes: u32,
+}
+
+/// How long a frame waits for others to pass, at most.
+const PATIENCE: Fs = 10_000 * NS;
 
 /// Sees every frame that a link carries: sending NIC, frame, the rule that fired.
 pub type FrameTap = Box<dyn FnMut(usize, &Frame, Option<Fired>) + Send>;
@@ -64,7 +80,7 @@ impl Fabric {
     pub fn link(&mut self, a: usize, b: usize, delay: Fs, seed: u64) -> usize {
         let clock = self.nic(a).options().clock;
         assert!(delay >= clock, "a link delay of {delay} fs is below the clock period");
-        self.links.push(Link { ends: [a, b], delay, rules: Rules::new(seed), up: true });
+        self.links.push(Link { ends: [a, b], delay, rules: Rules::new(seed), held: Vec::new(), up: true });
         self.window = self.links.iter().map(|l| l.delay / clock).min().unwrap_or(25);
         self.links.len() - 1
     }
@@ -72,6 +88,7 @@ impl Fabric {
     /// Plugs a cable in, or out at both ends: frames on it are lost then.
     pub fn plug(&mut self, link: usize, up: bool) {
         self.links[link].up = up;
+        self.links[link].held.clear();
         for nic in self.links[link].ends {
             self.nic(nic).set_link(up);
             if !up {
@@ -164,9 +181,11 @@ impl Fabric {
     }
 
     fn exchange(&mut self) {
+        let now = self.now();
         for link in &mut self.links {
             for from in 0..2 {
                 let (a, b) = (link.ends[from], link.ends[1 - from]);
+                let inbox = &mut self.inboxes[b];
                 for mut frame in self.nics[a].as_mut().expect(HERE).take_sent() {
                     if !link.up {
                         continue;
@@ -185,15 +204,32 @@ impl Fabric {
                         tap(a, &frame, fired);
                     }
                     frame.at += link.delay + delay;
-                    for _ in 0..copies {
-                        let inbox = &mut self.inboxes[b];
-                        let place = inbox.partition_point(|(f, _)| f.at <= frame.at);
-                        inbox.insert(place, (frame.clone(), number));
+                    let at = frame.at;
+                    if let Some(Action::Reorder(passes)) = fired.map(|f| f.action) {
+                        link.held.push(Held { from, frame, number, passes });
+                        continue;
                     }
+                    for _ in 0..copies {
+                        arrive(inbox, frame.clone(), number);
+                        let passed = link.held.iter_mut().filter(|h| h.from == from);
+                        passed.for_each(|h| h.passes = h.passes.saturating_sub(1));
+                        for h in link.held.extract_if(.., |h| h.from == from && h.passes == 0) {
+                            arrive(inbox, Frame { at, ..h.frame }, h.number);
+                        }
+                    }
+                }
+                for h in link.held.extract_if(.., |h| h.from == from && h.frame.at + PATIENCE < now) {
+                    arrive(inbox, Frame { at: now + link.delay, ..h.frame }, h.number);
                 }
             }
         }
     }
+}
+
+/// Puts a frame into its place on the way to a NIC.
+fn arrive(inbox: &mut Inbox, frame: Frame, number: Option<u64>) {
+    let place = inbox.partition_point(|(f, _)| f.at <= frame.at);
+    inbox.insert(place, (frame, number));
 }
 
 /// Writes to an open capture; gives up on it when that fails.

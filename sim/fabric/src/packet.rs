@@ -23,6 +23,10 @@ pub struct Packet {
     pub bth: usize,
     /// Where the IP header starts.
     pub ip: usize,
+    /// Where the payload starts, or would.
+    pub body: usize,
+    /// Where the ICRC starts.
+    pub icrc: usize,
 }
 
 impl Packet {
@@ -55,6 +59,8 @@ impl Packet {
             payload,
             bth: at(b),
             ip,
+            body: at(b) + len::BTH + ext,
+            icrc: at(b) + b.len() - len::ICRC,
         })
     }
 }
