@@ -17,6 +17,8 @@ pub const BASE: usize = 0x1000_0000;
 pub const LOG: usize = 0x1000;
 /// Words of the row window.
 pub const ROW_WORDS: usize = 16;
+/// Words of it that a read of a row fills: as far as its PSN. Only these can be read.
+pub const READ_WORDS: usize = 3;
 
 registers! {
     /// As `bar::CMD_BASE`.
@@ -26,15 +28,15 @@ registers! {
     /// As `bar::CMD_PRODUCER`.
     CMD_PRODUCER = 0x00c, 4, Ro;
     /// As `bar::CMD_CONSUMER`.
-    CMD_CONSUMER = 0x010, 4, Rw;
+    CMD_CONSUMER = 0x010, 4, Wo;
     /// As `bar::READY`.
-    READY = 0x014, 4, Rw;
+    READY = 0x014, 4, Wo;
     /// As `bar::FW_VERSION`.
-    FW_VERSION = 0x018, 4, Rw;
+    FW_VERSION = 0x018, 4, Wo;
     /// As `bar::FW_HEARTBEAT`.
-    FW_HEARTBEAT = 0x01c, 4, Rw;
+    FW_HEARTBEAT = 0x01c, 4, Wo;
     /// As `bar::FW_LOG_HEAD`.
-    FW_LOG_HEAD = 0x020, 4, Rw;
+    FW_LOG_HEAD = 0x020, 4, Wo;
     /// As `bar::PORT`.
     PORT = 0x024, 4, Ro;
     /// As `bar::LIMITS`.
@@ -47,10 +49,11 @@ registers! {
     RESET_CAUSE = 0x034, 4, Ro;
     /// As `bar::RESET`: 1 while the host asks for a reset.
     RESET = 0x038, 4, Ro;
-    /// First word of the row window: the row to be written, or that was read. Its 16 words end at 0x80.
+    /// First word of the row window: the row to be written, or the first words of the one that was read. Its 16 words end at
+    /// 0x80.
     ROW = 0x040, 4, Rw;
-    /// Starts a table access: bits 3:0 table, bit 4 write, bits 7:5 the part of a QP's row that is read (QP_SEND: 0
-    /// requester, 1 completer, 2 ring; QP_RECV: 0 responder, 1 respond, 2 ring), bits 31:8 row.
+    /// Starts a table access: bits 3:0 table, bit 4 write, bits 31:8 row. A read gives the state of QP_STATE and the PSN of
+    /// QP_SEND and QP_RECV, as they stand; of all else zeros.
     TABLE_GO = 0x080, 4, Rw;
     /// Host address of a DMA transfer, aligned to 4.
     DMA_HOST = 0x088, 8, Rw;

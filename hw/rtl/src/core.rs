@@ -537,7 +537,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<Event>::join(&mut self.control.event, &mut self.event.event[3]);
         self.control.msix_re.next = self.event.msix_re.val();
         self.control.msix_addr.next = self.event.msix_addr.val();
-        self.event.msix_row.next = self.control.msix_row.val();
+        self.event.msix_half.next = self.control.msix_half.val();
         self.event.msix_mask.next = self.control.msix_mask.val();
         self.control.msix_pending.next = self.event.msix_pending.val();
         self.control.msix_off.next = self.msix_off.val();

@@ -1,33 +1,48 @@
-//! The soft core's DMA: copies up to 4 KiB between host memory and its RAM, and loads page lists into the MTT.
+//! The soft core's DMA: copies between host memory and its RAM, and loads page lists into the MTT.
 //! For the firmware, through [`super::mmio`].
 //!
 //! ```text
-//! from the host   Ask (one DmaRead) | Receive .. all bytes in the buffer | Drain: 4 bytes a cycle into the RAM
-//! page list       the same, 512 entries at a time, and                   | Drain: 1 entry a cycle into the MTT
-//! to the host     Fetch: 8 words of the RAM | Send: one inline write of up to 32 bytes | ..
+//! from the host   Chunk | Ask (one DmaRead) | Receive .. all pieces are here | Drain: 4 bytes a cycle into the RAM
+//! page list       the same, and                                              | Drain: an entry every 2 cycles into the MTT
+//! to the host     Chunk | Fetch: up to 8 words of the RAM | Send: one inline write
 //! ```
 //!
-//! Data may come back in any order, so it goes to a byte-addressed buffer first. Copy and list are served one after the
-//! other, chunk by chunk. A list of 262,144 entries takes 512 chunks of about a thousand cycles.
+//! Data comes back in pieces of at most a beat, in any order. They are kept as they come, each with its place, and
+//! written out word by word. What is longer than a chunk is served chunk by chunk; a list of 262,144 entries takes 1,024
+//! of some 800 cycles.
 //!
-//! It cannot deadlock: `data` is always taken, as its room is the whole buffer; `write` ends in posted writes.
+//! It cannot deadlock: `data` is always taken, as a chunk's pieces have room; `write` ends in posted writes.
 
 use crate::msg::{DmaData, DmaRead, DmaWrite};
-use crate::stream::{ByteRam, Source};
+use crate::stream::Source;
 use hdl::prelude::*;
 
-/// Bytes of the buffer, and most bytes of one transfer.
-pub const BUFFER: usize = 4096;
+/// Words of a chunk that is read: beats of 8 bytes, and one more where it is not aligned, fit into [`PIECES`].
+const CHUNK: usize = 512;
+/// Words of an inline write.
+const WRITE: usize = 8;
+/// Pieces that are kept: as deep as a block RAM of any family is.
+const PIECES: usize = 512;
+const _: () = assert!(CHUNK / 2 < PIECES);
 
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum State {
     Idle,
+    Chunk,
     Ask,
     Receive,
     Drain,
     Fetch,
-    Fetched,
     Send,
+}
+
+/// Data that came.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Piece<const W: usize> {
+    beat: Bits<W>,
+    /// Its first word in the chunk, and how many they are.
+    at: Bits<9>,
+    words: Bits<5>,
 }
 
 /// The mailbox on a bus of `W` bits. See the module.
@@ -36,7 +51,7 @@ pub struct Mailbox<const W: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
 
-    /// Starts a copy of `dma_bytes` (a multiple of 4, at most [`BUFFER`]); all `dma_` inputs stay while `dma_busy`.
+    /// Starts a copy of `dma_bytes` (a multiple of 4, at most 4096); all `dma_` inputs stay while `dma_busy`.
     pub dma_go: Signal<In, Bit>,
     pub dma_host: Signal<In, Bits<64>>,
     pub dma_local: Signal<In, Bits<16>>,
@@ -46,10 +61,12 @@ pub struct Mailbox<const W: usize> {
     /// The last copy met a bus error.
     pub dma_failed: Signal<Out, Bit>,
 
-    /// Starts a load of `list_entries` page addresses from `list_host` into MTT entries from `list_first` on.
+    /// Starts a load of `list_entries` page addresses from `list_host` into MTT entries from `list_first` on. All `list_` inputs
+    /// stay while `list_busy`.
     pub list_go: Signal<In, Bit>,
     pub list_host: Signal<In, Bits<64>>,
     pub list_first: Signal<In, Bits<24>>,
+    /// At most 32.
     pub list_shift: Signal<In, Bits<6>>,
     pub list_entries: Signal<In, Bits<24>>,
     pub list_busy: Signal<Out, Bit>,
@@ -64,41 +81,57 @@ pub struct Mailbox<const W: usize> {
     pub data_valid: Signal<In, Bit>,
     pub write: Source<DmaWrite>,
 
-    /// The soft core's RAM, by words: one cycle from `ram_re` to `ram_rdata`. The core waits meanwhile.
+    /// The soft core's RAM, by words: two cycles from `ram_re` to `ram_rdata`.
     pub ram_re: Signal<Out, Bit>,
-    pub ram_we: Signal<Out, Bit>,
-    pub ram_addr: Signal<Out, Bits<14>>,
-    pub ram_wdata: Signal<Out, Bits<32>>,
+    pub ram_raddr: Signal<Out, Bits<14>>,
     pub ram_rdata: Signal<In, Bits<32>>,
+    pub ram_we: Signal<Out, Bit>,
+    pub ram_waddr: Signal<Out, Bits<14>>,
+    pub ram_wdata: Signal<Out, Bits<32>>,
 
     /// The MTT: an entry in this cycle.
     pub mtt_we: Signal<Out, Bit>,
     pub mtt_addr: Signal<Out, Bits<24>>,
     pub mtt_frame: Signal<Out, Bits<36>>,
 
-    buffer: ByteRam<W>,
+    pieces: Ram<Piece<W>, 9>,
     state: Reg<State>,
-    /// The chunk belongs to the list.
+    /// The work is the list's.
     is_list: Reg<Bit>,
     dma_busy_q: Reg<Bit>,
     dma_failed_q: Reg<Bit>,
     list_busy_q: Reg<Bit>,
     list_failed_q: Reg<Bit>,
     list_bad_q: Reg<Bit>,
-    /// What is left of the list.
+    /// What is left of it: where it stands in host memory; word of the RAM, or entry of the MTT; words.
     cursor: DFF<Bits<64>>,
-    entry: DFF<Bits<24>>,
-    left: DFF<Bits<24>>,
-    /// The chunk: bytes, bytes received, bytes read out of the buffer, and those that came out.
-    want: Reg<Bits<13>>,
-    got: Reg<Bits<13>>,
-    asked: Reg<Bits<13>>,
-    out: Reg<Bits<13>>,
-    /// Words of an inline write.
-    words: Reg<Bits<4>>,
-    shift: DFF<Bits<256>>,
-    low: DFF<Bits<36>>,
-    mask: DFF<Bits<64>>,
+    base: DFF<Bits<24>>,
+    left: DFF<Bits<25>>,
+    /// The chunk in words, and how many have come, and have been written out.
+    want: DFF<Bits<10>>,
+    got: DFF<Bits<10>>,
+    out: DFF<Bits<10>>,
+    /// Pieces that came, and that were read; where one is between RAM and `beat`.
+    came: DFF<Bits<10>>,
+    read_out: DFF<Bits<10>>,
+    coming: [Reg<Bit>; 2],
+    ready: Reg<Bit>,
+    /// The piece that is written out: from the word `place` on, `words` of it.
+    shift: DFF<Bits<W>>,
+    place: DFF<Bits<9>>,
+    words: Reg<Bits<5>>,
+    /// Writes of RAM and MTT, a cycle later.
+    puts: Reg<Bit>,
+    put_at: DFF<Bits<24>>,
+    put: DFF<Bits<32>>,
+    low: DFF<Bits<32>>,
+    low_bad: DFF<Bit>,
+    entry: Reg<Bit>,
+    /// Words asked of the RAM for an inline write, with those behind the last as zeros; which of them are underway.
+    asked: DFF<Bits<4>>,
+    fetched: [Reg<Bit>; 2],
+    real: [Reg<Bit>; 2],
+    inline_data: DFF<Bits<256>>,
 }
 
 impl<const W: usize> Default for Mailbox<W> {
@@ -127,14 +160,15 @@ impl<const W: usize> Default for Mailbox<W> {
             data_valid: Default::default(),
             write: Default::default(),
             ram_re: Default::default(),
-            ram_we: Default::default(),
-            ram_addr: Default::default(),
-            ram_wdata: Default::default(),
+            ram_raddr: Default::default(),
             ram_rdata: Default::default(),
+            ram_we: Default::default(),
+            ram_waddr: Default::default(),
+            ram_wdata: Default::default(),
             mtt_we: Default::default(),
             mtt_addr: Default::default(),
             mtt_frame: Default::default(),
-            buffer: ByteRam::new(BUFFER, ""),
+            pieces: Ram::new(PIECES, "block"),
             state: Default::default(),
             is_list: Default::default(),
             dma_busy_q: Default::default(),
@@ -143,16 +177,28 @@ impl<const W: usize> Default for Mailbox<W> {
             list_failed_q: Default::default(),
             list_bad_q: Default::default(),
             cursor: Default::default(),
-            entry: Default::default(),
+            base: Default::default(),
             left: Default::default(),
             want: Default::default(),
             got: Default::default(),
-            asked: Default::default(),
             out: Default::default(),
-            words: Default::default(),
+            came: Default::default(),
+            read_out: Default::default(),
+            coming: Default::default(),
+            ready: Default::default(),
             shift: Default::default(),
+            place: Default::default(),
+            words: Default::default(),
+            puts: Default::default(),
+            put_at: Default::default(),
+            put: Default::default(),
             low: Default::default(),
-            mask: Default::default(),
+            low_bad: Default::default(),
+            entry: Default::default(),
+            asked: Default::default(),
+            fetched: Default::default(),
+            real: Default::default(),
+            inline_data: Default::default(),
         }
     }
 }
@@ -161,37 +207,35 @@ impl<const W: usize> Logic for Mailbox<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, is_list, dma_busy_q, dma_failed_q, list_busy_q, list_failed_q, list_bad_q);
-        regs!(self, clock, rst, want, got, asked, out, words);
-        dff_setup!(self, clock, cursor, entry, left, shift, low, mask);
-        clock_reset!(self, clock, rst, buffer);
+        regs!(self, clock, rst, coming, ready, words, puts, entry, fetched, real);
+        dff_setup!(self, clock, cursor, base, left, want, got, out, came, read_out, shift, place, put_at, put);
+        dff_setup!(self, clock, low, low_bad, asked, inline_data);
+        clock!(self, clock, pieces);
         let state = self.state.q.val();
         let is_list = self.is_list.q.val();
-        let local = self.dma_local.val();
+        let (want, cursor, base) = (self.want.q.val(), self.cursor.q.val(), self.base.q.val());
 
         if self.dma_go.val() {
             self.dma_busy_q.d.next = true;
             self.dma_failed_q.d.next = false;
         }
         if self.list_go.val() {
-            self.list_busy_q.d.next = self.list_entries.val() != 0;
+            self.list_busy_q.d.next = true;
             self.list_failed_q.d.next = false;
             self.list_bad_q.d.next = false;
-            self.cursor.d.next = self.list_host.val();
-            self.entry.d.next = self.list_first.val();
-            self.left.d.next = self.list_entries.val();
-            // Bits of an address that must be 0: below the page, and from 2^48 on.
-            let one: Bits<64> = 1.into();
-            self.mask.d.next = ((one << self.list_shift.val()) - 1) | 0xffff_0000_0000_0000;
         }
 
-        // What comes back goes where it belongs.
+        // Pieces come in at any time.
         let data = self.data.val();
-        self.buffer.we.next = self.data_valid.val();
-        self.buffer.waddr.next = data.dest;
-        self.buffer.wdata.next = self.beat.val();
-        self.buffer.wbytes.next = data.bytes;
+        let came = self.came.q.val();
+        self.pieces.we.next = self.data_valid.val();
+        self.pieces.waddr.next = came.get_bits::<9>(0);
+        self.pieces.wdata.next.beat = self.beat.val();
+        self.pieces.wdata.next.at = data.dest.get_bits::<9>(2);
+        self.pieces.wdata.next.words = data.bytes.get_bits::<5>(2);
         if self.data_valid.val() {
-            self.got.d.next = self.got.q.val() + data.bytes.cast::<13>();
+            self.came.d.next = came + 1;
+            self.got.d.next = self.got.q.val() + data.bytes.get_bits::<5>(2).cast::<10>();
             if data.error {
                 if is_list {
                     self.list_failed_q.d.next = true;
@@ -201,45 +245,106 @@ impl<const W: usize> Logic for Mailbox<W> {
             }
         }
 
-        self.buffer.re.next = false;
-        self.buffer.raddr.next = self.asked.q.val().cast::<20>();
-        let wide = self.buffer.rdata.val().get_bits::<64>(0);
-        let came = self.buffer.rvalid.val() && state == State::Drain;
-        self.ram_re.next = false;
-        self.ram_we.next = came && !is_list;
-        let place = if state == State::Drain { self.out.q.val() } else { self.asked.q.val() };
-        self.ram_addr.next = (local + place.cast::<16>()).get_bits::<14>(2);
-        self.ram_wdata.next = wide.get_bits::<32>(0);
-        let wrong = (wide & self.mask.q.val()).any();
-        self.mtt_we.next = came && is_list && !wrong;
-        self.mtt_addr.next = self.entry.q.val();
-        self.mtt_frame.next = wide.get_bits::<36>(12);
-        let step: Bits<13> = if is_list { 8.into() } else { 4.into() };
+        // The next piece waits at the RAM's output while the one before is written out.
+        let mut next = false;
+        let piece = self.pieces.rdata.val();
+        let words = self.words.q.val();
+        let waits = self.ready.q.val() || self.coming[1].q.val();
+        let emits = words != 0;
+        let loads = waits && words.get_bits::<4>(1) == 0;
+        self.ready.d.next = waits && !loads;
+        let word = self.shift.q.val().get_bits::<32>(0);
+        let place = self.place.q.val();
+        if loads {
+            self.shift.d.next = piece.beat;
+            self.place.d.next = piece.at;
+            self.words.d.next = piece.words;
+            next = self.read_out.q.val() != came;
+        } else if emits {
+            self.shift.d.next = self.shift.q.val() >> 32u64;
+            self.place.d.next = place + 1;
+            self.words.d.next = words - 1;
+        }
+        if emits {
+            self.out.d.next = self.out.q.val() + 1;
+            self.put.d.next = word;
+            self.put_at.d.next = base + if is_list { place.get_bits::<8>(1).cast::<24>() } else { place.cast::<24>() };
+        }
+        self.puts.d.next = emits && !is_list;
+        self.ram_we.next = self.puts.q.val();
+        self.ram_waddr.next = self.put_at.q.val().get_bits::<14>(0);
+        self.ram_wdata.next = self.put.q.val();
+
+        // An entry is two words: no bit may be set below the page, or from 2^48 on.
+        let mut below: Bits<32> = 0.into();
+        for bit in 0..32 {
+            below = below.replace_bit(bit, self.list_shift.val() > (bit as u64));
+        }
+        self.entry.d.next = false;
+        if emits && is_list {
+            if place.get_bit(0) {
+                let bad = self.low_bad.q.val() || word.get_bits::<16>(16).any();
+                self.entry.d.next = !bad;
+                if bad && !self.list_failed_q.q.val() {
+                    self.list_bad_q.d.next = true;
+                }
+            } else {
+                self.low.d.next = word;
+                self.low_bad.d.next = (word & below).any();
+            }
+        }
+        self.mtt_we.next = self.entry.q.val();
+        self.mtt_addr.next = self.put_at.q.val();
+        self.mtt_frame.next = cat!(self.put.q.val().get_bits::<16>(0), self.low.q.val().get_bits::<20>(12));
+
+        // Words for an inline write: the newest is the highest, the others move down by and by.
+        let mut fetches = false;
+        let mut real = false;
+        if self.fetched[1].q.val() {
+            let newest = if self.real[1].q.val() { self.ram_rdata.val() } else { 0.into() };
+            self.inline_data.d.next = cat!(newest, self.inline_data.q.val().get_bits::<224>(32));
+            self.out.d.next = self.out.q.val() + 1;
+        }
+        let asked = self.asked.q.val();
 
         match state {
             State::Idle => {
-                self.got.d.next = 0.into();
-                self.asked.d.next = 0.into();
-                self.out.d.next = 0.into();
                 if self.dma_busy_q.q.val() {
                     self.is_list.d.next = false;
-                    self.want.d.next = self.dma_bytes.val();
-                    if self.dma_bytes.val() == 0 {
-                        self.dma_busy_q.d.next = false;
-                    } else if self.dma_to_host.val() {
-                        self.words.d.next = 0.into();
-                        self.state.d.next = State::Fetch;
-                    } else {
-                        self.state.d.next = State::Ask;
-                    }
+                    self.cursor.d.next = self.dma_host.val();
+                    self.base.d.next = self.dma_local.val().get_bits::<14>(2).cast::<24>();
+                    self.left.d.next = self.dma_bytes.val().get_bits::<11>(2).cast::<25>();
+                    self.state.d.next = State::Chunk;
                 } else if self.list_busy_q.q.val() {
                     self.is_list.d.next = true;
-                    let all = self.left.q.val() >= elab!((BUFFER / 8) as u64);
-                    self.want.d.next = if all {
-                        bits::<13>(BUFFER as u64)
+                    self.cursor.d.next = self.list_host.val();
+                    self.base.d.next = self.list_first.val();
+                    self.left.d.next = cat!(self.list_entries.val(), bits::<1>(0));
+                    self.state.d.next = State::Chunk;
+                }
+            }
+            State::Chunk => {
+                let left = self.left.q.val();
+                let sends = !is_list && self.dma_to_host.val();
+                // An inline write does not cross an aligned 32 bytes.
+                let line = bits::<4>(WRITE as u64) - cursor.get_bits::<3>(2).cast::<4>();
+                let most: Bits<10> = if sends { line.cast::<10>() } else { bits::<10>(CHUNK as u64) };
+                self.want.d.next = if left > most.cast::<25>() { most } else { left.get_bits::<10>(0) };
+                self.got.d.next = 0.into();
+                self.out.d.next = 0.into();
+                self.came.d.next = 0.into();
+                self.read_out.d.next = 0.into();
+                self.asked.d.next = 0.into();
+                if left == 0 {
+                    if is_list {
+                        self.list_busy_q.d.next = false;
                     } else {
-                        cat!(self.left.q.val().get_bits::<10>(0), bits::<3>(0))
-                    };
+                        self.dma_busy_q.d.next = false;
+                    }
+                    self.state.d.next = State::Idle;
+                } else if sends {
+                    self.state.d.next = State::Fetch;
+                } else {
                     self.state.d.next = State::Ask;
                 }
             }
@@ -249,79 +354,62 @@ impl<const W: usize> Logic for Mailbox<W> {
                 }
             }
             State::Receive => {
-                if self.got.q.val() == self.want.q.val() {
+                if self.got.q.val() == want {
+                    next = true;
                     self.state.d.next = State::Drain;
                 }
             }
             State::Drain => {
-                if self.asked.q.val() != self.want.q.val() {
-                    self.buffer.re.next = true;
-                    self.asked.d.next = self.asked.q.val() + step;
-                }
-                if came {
-                    self.out.d.next = self.out.q.val() + step;
-                    if is_list {
-                        self.entry.d.next = self.entry.q.val() + 1;
-                        if wrong && !self.list_failed_q.q.val() {
-                            self.list_bad_q.d.next = true;
-                        }
-                    }
-                }
-                if self.out.q.val() == self.want.q.val() {
-                    self.state.d.next = State::Idle;
-                    if is_list {
-                        let left = self.left.q.val() - self.want.q.val().get_bits::<10>(3).cast::<24>();
-                        self.left.d.next = left;
-                        self.cursor.d.next = self.cursor.q.val() + self.want.q.val().cast::<64>();
-                        self.list_busy_q.d.next = left != 0;
-                    } else {
-                        self.dma_busy_q.d.next = false;
-                    }
+                if self.out.q.val() == want {
+                    self.state.d.next = State::Chunk;
                 }
             }
             State::Fetch => {
-                self.ram_re.next = true;
-                self.state.d.next = State::Fetched;
-            }
-            State::Fetched => {
-                // The newest word is the highest; the others move down by and by.
-                self.shift.d.next = cat!(self.ram_rdata.val(), self.shift.q.val().get_bits::<224>(32));
-                self.asked.d.next = self.asked.q.val() + 4;
-                self.words.d.next = self.words.q.val() + 1;
-                let last = self.asked.q.val() + 4 == self.want.q.val();
-                self.state.d.next = if last || self.words.q.val() == 7 { State::Send } else { State::Fetch };
+                if !asked.get_bit(3) {
+                    fetches = true;
+                    real = asked < want.get_bits::<4>(0);
+                    self.asked.d.next = asked + 1;
+                }
+                if self.out.q.val().get_bit(3) {
+                    self.state.d.next = State::Send;
+                }
             }
             State::Send => {
                 if self.write.ready.val() {
-                    self.out.d.next = self.asked.q.val();
-                    self.words.d.next = 0.into();
-                    if self.asked.q.val() == self.want.q.val() {
-                        self.dma_busy_q.d.next = false;
-                        self.state.d.next = State::Idle;
-                    } else {
-                        self.state.d.next = State::Fetch;
-                    }
+                    self.state.d.next = State::Chunk;
                 }
             }
         }
+        // Behind a chunk.
+        if state == State::Drain && self.out.q.val() == want || state == State::Send && self.write.ready.val() {
+            self.cursor.d.next = cursor + cat!(64; bits::<52>(0), want, bits::<2>(0));
+            self.base.d.next = base + if is_list { want.get_bits::<9>(1).cast::<24>() } else { want.cast::<24>() };
+            self.left.d.next = self.left.q.val() - want.cast::<25>();
+        }
+        self.pieces.re.next = next;
+        self.pieces.raddr.next = self.read_out.q.val().get_bits::<9>(0);
+        if next {
+            self.read_out.d.next = self.read_out.q.val() + 1;
+        }
+        self.coming[0].d.next = next;
+        self.coming[1].d.next = self.coming[0].q.val();
+        self.fetched[0].d.next = fetches;
+        self.fetched[1].d.next = self.fetched[0].q.val();
+        self.real[0].d.next = real;
+        self.real[1].d.next = self.real[0].q.val();
+        self.ram_re.next = fetches && real;
+        self.ram_raddr.next = base.get_bits::<14>(0) + asked.cast::<14>();
 
         self.read.valid.next = state == State::Ask;
-        self.read.data.next = DmaRead {
-            iova: if is_list { self.cursor.q.val() } else { self.dma_host.val() },
-            len: self.want.q.val().cast::<14>(),
-            tag: 0.into(),
-            dest: 0.into(),
-        };
+        let bytes: Bits<14> = cat!(14; bits::<2>(0), want, bits::<2>(0));
+        self.read.data.next = DmaRead { iova: cursor, len: bytes, tag: 0.into(), dest: 0.into() };
         self.write.valid.next = state == State::Send;
-        // Fewer than 8 words stand in the upper part.
-        let words = self.words.q.val();
-        let missing = bits::<4>(8) - words;
         self.write.data.next = DmaWrite {
-            iova: self.dma_host.val() + self.out.q.val().cast::<64>(),
-            len: (words.cast::<14>()) << 2u64,
+            iova: cursor,
+            len: bytes,
             is_inline: true,
             buf: 0.into(),
-            data: self.shift.q.val() >> cat!(9; missing, bits::<5>(0)),
+            data: self.inline_data.q.val(),
             rows: 0.into(),
         };
         self.dma_busy.next = self.dma_busy_q.q.val();
@@ -346,6 +434,8 @@ mod tests {
         m: Model,
         host: HostMemory,
         ram: Vec<u32>,
+        /// What a read of the RAM found a cycle ago.
+        coming: Option<u32>,
         mtt: HashMap<u64, u64>,
         rng: ChaCha8Rng,
     }
@@ -355,13 +445,14 @@ mod tests {
             let mut m = Model::of(Mailbox::<W>::default, Options::default()).unwrap();
             m.reset();
             let host = HostMemory::new(&m, seed);
-            Self { m, host, ram: vec![0; 1 << 14], mtt: HashMap::new(), rng: verilate::rng(seed) }
+            Self { m, host, ram: vec![0; 1 << 14], coming: None, mtt: HashMap::new(), rng: verilate::rng(seed) }
         }
 
         fn cycle(&mut self) {
-            let word = self.m.bit("ram_re").then(|| self.ram[self.m.get("ram_addr") as usize]);
+            let word = self.m.bit("ram_re").then(|| self.ram[self.m.get("ram_raddr") as usize]);
+            let word = std::mem::replace(&mut self.coming, word);
             if self.m.bit("ram_we") {
-                self.ram[self.m.get("ram_addr") as usize] = self.m.get("ram_wdata") as u32;
+                self.ram[self.m.get("ram_waddr") as usize] = self.m.get("ram_wdata") as u32;
             }
             if self.m.bit("mtt_we") {
                 self.mtt.insert(self.m.get("mtt_addr"), self.m.get("mtt_frame"));
@@ -430,7 +521,12 @@ mod tests {
 
     #[test]
     fn page_lists_fill_the_mtt() {
-        let mut w = World::new::<512>(3);
+        lists::<512>(3);
+        lists::<64>(6);
+    }
+
+    fn lists<const W: usize>(seed: u64) {
+        let mut w = World::new::<W>(seed);
         let load = |w: &mut World, list: u64, first: u64, shift: u64, count: u64| {
             w.m.set("list_host", list);
             w.m.set("list_first", first);
@@ -448,7 +544,7 @@ mod tests {
             }
             w.mtt.clear();
             let cycles = load(&mut w, list, 1000, shift, count);
-            assert!(cycles < 1500 * count.div_ceil(512), "{cycles} cycles for {count} entries");
+            assert!(cycles < 1000 * count.div_ceil(256), "{cycles} cycles for {count} entries");
             assert!(!w.m.bit("list_failed") && !w.m.bit("list_bad"));
             assert_eq!(w.mtt.len() as u64, count);
             (0..count).for_each(|i| assert_eq!(w.mtt[&(1000 + i)], pages[i as usize] >> 12));

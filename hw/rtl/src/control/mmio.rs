@@ -11,6 +11,7 @@
 //! Every access takes two cycles. It cannot deadlock: it waits for nobody; engines that run show `busy`.
 
 use super::registers::{FirmwareRegisters, HostRegisters};
+use super::table_bus::READ;
 use crate::msg::{Event, TableReq};
 use crate::stream::Source;
 use abi::{mmio, queue::event, table};
@@ -19,9 +20,46 @@ use hdl::prelude::*;
 /// Log2 of the cycles without a heartbeat after which the firmware counts as dead: 67 ms at 250 MHz.
 const SILENCE: usize = 24;
 
-/// Number of a register's word.
-const fn at(register: usize) -> u64 {
-    (register / 4) as u64
+/// Words of the registers, by number.
+mod word {
+    use abi::mmio;
+
+    const fn at(register: usize) -> u64 {
+        assert!(register / 4 < 64);
+        (register / 4) as u64
+    }
+    pub const CMD_BASE: u64 = at(mmio::CMD_BASE);
+    pub const CMD_BASE_HIGH: u64 = CMD_BASE + 1;
+    pub const CMD_LOG2: u64 = at(mmio::CMD_LOG2);
+    pub const CMD_PRODUCER: u64 = at(mmio::CMD_PRODUCER);
+    pub const CMD_CONSUMER: u64 = at(mmio::CMD_CONSUMER);
+    pub const READY: u64 = at(mmio::READY);
+    pub const FW_VERSION: u64 = at(mmio::FW_VERSION);
+    pub const FW_HEARTBEAT: u64 = at(mmio::FW_HEARTBEAT);
+    pub const FW_LOG_HEAD: u64 = at(mmio::FW_LOG_HEAD);
+    pub const PORT: u64 = at(mmio::PORT);
+    pub const LIMITS: u64 = at(mmio::LIMITS);
+    pub const LIMITS2: u64 = at(mmio::LIMITS2);
+    pub const CLOCK: u64 = at(mmio::CLOCK);
+    pub const RESET_CAUSE: u64 = at(mmio::RESET_CAUSE);
+    pub const RESET: u64 = at(mmio::RESET);
+    pub const ROW: u64 = at(mmio::ROW);
+    pub const ROW_1: u64 = ROW + 1;
+    pub const ROW_2: u64 = ROW + 2;
+    pub const TABLE_GO: u64 = at(mmio::TABLE_GO);
+    pub const DMA_HOST: u64 = at(mmio::DMA_HOST);
+    pub const DMA_HOST_HIGH: u64 = DMA_HOST + 1;
+    pub const DMA_LOCAL: u64 = at(mmio::DMA_LOCAL);
+    pub const DMA_GO: u64 = at(mmio::DMA_GO);
+    pub const MTT_LIST: u64 = at(mmio::MTT_LIST);
+    pub const MTT_LIST_HIGH: u64 = MTT_LIST + 1;
+    pub const MTT_FIRST: u64 = at(mmio::MTT_FIRST);
+    pub const MTT_SHIFT: u64 = at(mmio::MTT_SHIFT);
+    pub const MTT_GO: u64 = at(mmio::MTT_GO);
+    pub const DRAIN_GO: u64 = at(mmio::DRAIN_GO);
+    pub const EVENT_NUMBER: u64 = at(mmio::EVENT_NUMBER);
+    pub const EVENT_VALUE: u64 = at(mmio::EVENT_VALUE);
+    pub const EVENT_GO: u64 = at(mmio::EVENT_GO);
 }
 
 /// The registers. See the module.
@@ -55,16 +93,15 @@ pub struct Mmio {
     pub health: Signal<Out, Bits<5>>,
     /// Station address, as of the last PORT row.
     pub mac: Signal<Out, Bits<48>>,
-    /// Log ring: one cycle from `log_re` to `log_word`.
+    /// Log ring: two cycles from `log_re` to `log_word`.
     pub log_re: Signal<In, Bit>,
     pub log_addr: Signal<In, Bits<8>>,
     pub log_word: Signal<Out, Bits<32>>,
 
     pub table_go: Signal<Out, Bit>,
     pub table_request: Signal<Out, TableReq>,
-    pub table_part: Signal<Out, Bits<3>>,
     pub table_busy: Signal<In, Bit>,
-    pub table_row: Signal<In, Bits<512>>,
+    pub table_words: Signal<In, Bits<READ>>,
     pub table_row_valid: Signal<In, Bit>,
 
     pub dma_go: Signal<Out, Bit>,
@@ -94,8 +131,9 @@ pub struct Mmio {
     published: Reg<FirmwareRegisters>,
     row: Arr<Reg<Bits<32>>, 16>,
     table_start: Reg<Bit>,
-    table: Reg<TableReq>,
-    part: Reg<Bits<3>>,
+    table: Reg<Bits<4>>,
+    table_index: Reg<Bits<24>>,
+    table_write: Reg<Bit>,
     dma_start: Reg<Bit>,
     dma_host_q: Reg<Bits<64>>,
     dma_local_q: Reg<Bits<16>>,
@@ -127,15 +165,27 @@ pub struct Mmio {
 impl Mmio {
     /// Registers of a device with `bar::LIMITS` and `bar::LIMITS2`.
     pub fn new(limits: u32, limits2: u32) -> Self {
-        Self { _limits: Hidden([limits, limits2]), ..Self::default() }
+        Self { log: Ram::default().registered(), _limits: Hidden([limits, limits2]), ..Self::default() }
     }
 }
 
 impl Logic for Mmio {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, done, published, row, table_start, table, part, dma_start, dma_host_q, dma_local_q);
-        regs!(self, clock, rst, dma_bytes_q, dma_to_host_q, list_start, list_host_q, list_first_q, list_shift_q);
+        regs!(self, clock, rst, done, published, row, table_start, table, table_index, table_write, dma_start);
+        regs!(
+            self,
+            clock,
+            rst,
+            dma_host_q,
+            dma_local_q,
+            dma_bytes_q,
+            dma_to_host_q,
+            list_start,
+            list_host_q,
+            list_first_q,
+            list_shift_q
+        );
         regs!(self, clock, rst, list_entries_q, drain_start, event_number, event_value, event_due, event_eqn);
         regs!(self, clock, rst, event_kind, silence, dead, health_due, health_shown, bus_error, damaged, mac_q);
         dff_setup!(self, clock, value);
@@ -144,31 +194,24 @@ impl Logic for Mmio {
         let write = act && self.io_write.val();
         let w = self.io_wdata.val();
         let is_log = self.io_addr.val().get_bit(12);
-        let word = self.io_addr.val().get_bits::<10>(2);
-        let set = write && !is_log;
+        let word = self.io_addr.val().get_bits::<6>(2);
+        let known = self.io_addr.val().get_bits::<5>(8) == 0;
+        let set = write && known;
         self.done.d.next = act;
         self.io_done.next = self.done.q.val();
         self.io_rdata.next = self.value.q.val();
 
         // What the firmware publishes.
         let mut p = self.published.q.val();
-        let mut beats = false;
+        let beats = set && word == word::FW_HEARTBEAT;
         if set {
-            if word == elab!(at(mmio::CMD_CONSUMER)) {
-                p.cmd_consumer = w;
-            }
-            if word == elab!(at(mmio::READY)) {
-                p.ready = w.get_bit(0);
-            }
-            if word == elab!(at(mmio::FW_VERSION)) {
-                p.version = w;
-            }
-            if word == elab!(at(mmio::FW_HEARTBEAT)) {
-                p.heartbeat = w;
-                beats = true;
-            }
-            if word == elab!(at(mmio::FW_LOG_HEAD)) {
-                p.log_head = w;
+            match word {
+                word::CMD_CONSUMER => p.cmd_consumer = w,
+                word::READY => p.ready = w.get_bit(0),
+                word::FW_VERSION => p.version = w,
+                word::FW_HEARTBEAT => p.heartbeat = w,
+                word::FW_LOG_HEAD => p.log_head = w,
+                _ => {}
             }
         }
         self.published.d.next = p;
@@ -181,31 +224,34 @@ impl Logic for Mmio {
         self.log_word.next = self.log.rdata.val();
 
         // The row window and the table bus.
-        let is_row = word.get_bits::<6>(4) == elab!(at(mmio::ROW) >> 4);
-        let cell = word.get_bits::<4>(0);
+        let is_row = word.get_bits::<2>(4) == elab!(word::ROW >> 4);
         if self.table_row_valid.val() {
-            for i in 0..16 {
-                self.row[i].d.next = self.table_row.val().get_bits::<32>(32 * i);
+            for i in 0..mmio::READ_WORDS {
+                self.row[i].d.next = self.table_words.val().get_bits::<32>(32 * i);
             }
         } else if set && is_row {
-            self.row[cell.index()].d.next = w;
+            self.row[word.get_bits::<4>(0).index()].d.next = w;
         }
         let row: Bits<512> = cat!(512;
             self.row[15].q.val(), self.row[14].q.val(), self.row[13].q.val(), self.row[12].q.val(), self.row[11].q.val(), self.row[10].q.val(), self.row[9].q.val(), self.row[8].q.val(), self.row[7].q.val(), self.row[6].q.val(), self.row[5].q.val(), self.row[4].q.val(), self.row[3].q.val(), self.row[2].q.val(), self.row[1].q.val(), self.row[0].q.val());
         self.table_start.d.next = false;
-        if set && word == elab!(at(mmio::TABLE_GO)) {
+        if set && word == word::TABLE_GO {
             self.table_start.d.next = true;
-            self.part.d.next = w.get_bits::<3>(5);
-            self.table.d.next =
-                TableReq { table: w.get_bits::<4>(0), index: w.get_bits::<24>(8), write: w.get_bit(4), row };
-            if w.get_bits::<5>(0) == elab!((table::id::PORT | 1 << 4) as u64) {
-                self.mac_q.d.next = row.get_bits::<48>(elab!(table::port::MAC.lsb));
-            }
+            self.table.d.next = w.get_bits::<4>(0);
+            self.table_index.d.next = w.get_bits::<24>(8);
+            self.table_write.d.next = w.get_bit(4);
+        }
+        if self.table_start.q.val() && self.table_write.q.val() && self.table.q.val() == (table::id::PORT as u64) {
+            self.mac_q.d.next = row.get_bits::<48>(elab!(table::port::MAC.lsb));
         }
         self.mac.next = self.mac_q.q.val();
         self.table_go.next = self.table_start.q.val();
-        self.table_request.next = self.table.q.val();
-        self.table_part.next = self.part.q.val();
+        self.table_request.next = TableReq {
+            table: self.table.q.val(),
+            index: self.table_index.q.val(),
+            write: self.table_write.q.val(),
+            row,
+        };
 
         // DMA, page lists, drains.
         self.dma_start.d.next = false;
@@ -213,44 +259,27 @@ impl Logic for Mmio {
         self.drain_start.d.next = false;
         if set {
             let (dma, list) = (self.dma_host_q.q.val(), self.list_host_q.q.val());
-            if word == elab!(at(mmio::DMA_HOST)) {
-                self.dma_host_q.d.next = cat!(dma.get_bits::<32>(32), w);
-            }
-            if word == elab!(at(mmio::DMA_HOST) + 1) {
-                self.dma_host_q.d.next = cat!(w, dma.get_bits::<32>(0));
-            }
-            if word == elab!(at(mmio::DMA_LOCAL)) {
-                self.dma_local_q.d.next = w.get_bits::<16>(0);
-            }
-            if word == elab!(at(mmio::DMA_GO)) {
-                self.dma_start.d.next = true;
-                self.dma_bytes_q.d.next = w.get_bits::<13>(0);
-                self.dma_to_host_q.d.next = w.get_bit(16);
-            }
-            if word == elab!(at(mmio::MTT_LIST)) {
-                self.list_host_q.d.next = cat!(list.get_bits::<32>(32), w);
-            }
-            if word == elab!(at(mmio::MTT_LIST) + 1) {
-                self.list_host_q.d.next = cat!(w, list.get_bits::<32>(0));
-            }
-            if word == elab!(at(mmio::MTT_FIRST)) {
-                self.list_first_q.d.next = w.get_bits::<24>(0);
-            }
-            if word == elab!(at(mmio::MTT_SHIFT)) {
-                self.list_shift_q.d.next = w.get_bits::<6>(0);
-            }
-            if word == elab!(at(mmio::MTT_GO)) {
-                self.list_start.d.next = true;
-                self.list_entries_q.d.next = w.get_bits::<24>(0);
-            }
-            if word == elab!(at(mmio::DRAIN_GO)) {
-                self.drain_start.d.next = true;
-            }
-            if word == elab!(at(mmio::EVENT_NUMBER)) {
-                self.event_number.d.next = w.get_bits::<24>(0);
-            }
-            if word == elab!(at(mmio::EVENT_VALUE)) {
-                self.event_value.d.next = w;
+            match word {
+                word::DMA_HOST => self.dma_host_q.d.next = cat!(dma.get_bits::<32>(32), w),
+                word::DMA_HOST_HIGH => self.dma_host_q.d.next = cat!(w, dma.get_bits::<32>(0)),
+                word::DMA_LOCAL => self.dma_local_q.d.next = w.get_bits::<16>(0),
+                word::DMA_GO => {
+                    self.dma_start.d.next = true;
+                    self.dma_bytes_q.d.next = w.get_bits::<13>(0);
+                    self.dma_to_host_q.d.next = w.get_bit(16);
+                }
+                word::MTT_LIST => self.list_host_q.d.next = cat!(list.get_bits::<32>(32), w),
+                word::MTT_LIST_HIGH => self.list_host_q.d.next = cat!(w, list.get_bits::<32>(0)),
+                word::MTT_FIRST => self.list_first_q.d.next = w.get_bits::<24>(0),
+                word::MTT_SHIFT => self.list_shift_q.d.next = w.get_bits::<6>(0),
+                word::MTT_GO => {
+                    self.list_start.d.next = true;
+                    self.list_entries_q.d.next = w.get_bits::<24>(0);
+                }
+                word::DRAIN_GO => self.drain_start.d.next = true,
+                word::EVENT_NUMBER => self.event_number.d.next = w.get_bits::<24>(0),
+                word::EVENT_VALUE => self.event_value.d.next = w,
+                _ => {}
             }
         }
         self.dma_go.next = self.dma_start.q.val();
@@ -287,7 +316,7 @@ impl Logic for Mmio {
 
         // Events: one of the firmware's, one about its health.
         let shown = self.health_shown.q.val();
-        if set && word == elab!(at(mmio::EVENT_GO)) {
+        if set && word == word::EVENT_GO {
             self.event_due.d.next = true;
             self.event_eqn.d.next = w.get_bits::<8>(0);
             self.event_kind.d.next = w.get_bits::<8>(8);
@@ -322,74 +351,36 @@ impl Logic for Mmio {
         // Reads.
         if act {
             let host = self.host.val();
-            let mut v: Bits<32> = 0.into();
-            if word == elab!(at(mmio::CMD_BASE)) {
-                v = host.cmd_base.get_bits::<32>(0);
-            }
-            if word == elab!(at(mmio::CMD_BASE) + 1) {
-                v = host.cmd_base.get_bits::<32>(32);
-            }
-            if word == elab!(at(mmio::CMD_LOG2)) {
-                v = host.cmd_log2.cast::<32>();
-            }
-            if word == elab!(at(mmio::CMD_PRODUCER)) {
-                v = host.cmd_producer;
-            }
-            if word == elab!(at(mmio::CMD_CONSUMER)) {
-                v = p.cmd_consumer;
-            }
-            if word == elab!(at(mmio::READY)) {
-                v = cat!(32; bits::<31>(0), p.ready);
-            }
-            if word == elab!(at(mmio::FW_VERSION)) {
-                v = p.version;
-            }
-            if word == elab!(at(mmio::FW_HEARTBEAT)) {
-                v = p.heartbeat;
-            }
-            if word == elab!(at(mmio::FW_LOG_HEAD)) {
-                v = p.log_head;
-            }
-            if word == elab!(at(mmio::PORT)) {
-                v = self.port.val();
-            }
-            if word == elab!(at(mmio::LIMITS)) {
-                v = elab!(bits::<32>(self._limits.0[0] as u64));
-            }
-            if word == elab!(at(mmio::LIMITS2)) {
-                v = elab!(bits::<32>(self._limits.0[1] as u64));
-            }
-            if word == elab!(at(mmio::CLOCK)) {
-                v = self.now.val();
-            }
-            if word == elab!(at(mmio::RESET_CAUSE)) {
-                v = self.reset_cause.val().cast::<32>();
-            }
-            if word == elab!(at(mmio::RESET)) {
-                v = cat!(32; bits::<31>(0), self.reset_busy.val());
-            }
-            if is_row {
-                v = self.row[cell.index()].q.val();
-            }
-            if word == elab!(at(mmio::TABLE_GO)) {
-                v = cat!(32; bits::<31>(0), self.table_busy.val() || self.table_start.q.val());
-            }
-            if word == elab!(at(mmio::DMA_GO)) {
-                v = cat!(32; bits::<30>(0), self.dma_failed.val(), self.dma_busy.val() || self.dma_start.q.val());
-            }
-            if word == elab!(at(mmio::MTT_GO)) {
-                let busy = self.list_busy.val() || self.list_start.q.val();
-                v = cat!(32; bits::<29>(0), self.list_bad.val(), self.list_failed.val(), busy);
-            }
-            if word == elab!(at(mmio::DRAIN_GO)) {
-                v = cat!(32; bits::<31>(0), self.drain_busy.val() || self.drain_start.q.val());
-            }
-            if word == elab!(at(mmio::EVENT_GO)) {
-                v = cat!(32; bits::<31>(0), self.event_due.q.val());
-            }
-            self.value.d.next = if is_log { 0.into() } else { v };
+            let limits = elab!(bits::<32>(self._limits.0[0] as u64));
+            let limits2 = elab!(bits::<32>(self._limits.0[1] as u64));
+            let list_busy = self.list_busy.val() || self.list_start.q.val();
+            let v: Bits<32> = match word {
+                word::CMD_BASE => host.cmd_base.get_bits::<32>(0),
+                word::CMD_BASE_HIGH => host.cmd_base.get_bits::<32>(32),
+                word::CMD_LOG2 => host.cmd_log2.cast::<32>(),
+                word::CMD_PRODUCER => host.cmd_producer,
+                word::PORT => self.port.val(),
+                word::LIMITS => limits,
+                word::LIMITS2 => limits2,
+                word::CLOCK => self.now.val(),
+                word::RESET_CAUSE => self.reset_cause.val().cast::<32>(),
+                word::RESET => cat!(32; bits::<31>(0), self.reset_busy.val()),
+                word::ROW => self.row[0].q.val(),
+                word::ROW_1 => self.row[1].q.val(),
+                word::ROW_2 => self.row[2].q.val(),
+                word::TABLE_GO => cat!(32; bits::<31>(0), self.table_busy.val() || self.table_start.q.val()),
+                word::DMA_GO => {
+                    cat!(32; bits::<30>(0), self.dma_failed.val(), self.dma_busy.val() || self.dma_start.q.val())
+                }
+                word::MTT_GO => cat!(32; bits::<29>(0), self.list_bad.val(), self.list_failed.val(), list_busy),
+                word::DRAIN_GO => cat!(32; bits::<31>(0), self.drain_busy.val() || self.drain_start.q.val()),
+                word::EVENT_GO => cat!(32; bits::<31>(0), self.event_due.q.val()),
+                _ => bits::<32>(0),
+            };
+            self.value.d.next = if known { v } else { 0.into() };
         }
     }
 }
 
 const _: () = assert!(mmio::ROW.is_multiple_of(64) && mmio::LOG == 0x1000 && mmio::ROW_WORDS == 16);
+const _: () = assert!(mmio::READ_WORDS == 3);

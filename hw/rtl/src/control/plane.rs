@@ -22,7 +22,6 @@ use super::{
 };
 use crate::msg::{BarAccess, DmaData, DmaRead, DmaWrite, Event};
 use crate::stream::{Sink, Source, TableMaster};
-use abi::status::counter;
 use hdl::prelude::*;
 
 /// The control plane on a bus of `W` bits. See the module.
@@ -76,8 +75,8 @@ pub struct ControlPlane<const W: usize> {
     /// To queue/event.
     pub event: Source<Event>,
     pub msix_re: Signal<In, Bit>,
-    pub msix_addr: Signal<In, Bits<8>>,
-    pub msix_row: Signal<Out, Bits<128>>,
+    pub msix_addr: Signal<In, Bits<6>>,
+    pub msix_half: Signal<Out, Bits<64>>,
     pub msix_mask: Signal<Out, Bits<32>>,
     pub msix_pending: Signal<In, Bits<32>>,
     /// MSI-X is off, or wholly masked, in configuration space.
@@ -183,18 +182,17 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.mmio.damage.next = self.damage.val();
         self.registers.log_word.next = self.mmio.log_word.val();
         self.registers.counter_value.next = self.counters.value.val();
+        self.registers.counter_done.next = self.counters.done.val();
         self.registers.msix_off.next = self.msix_off.val();
         self.registers.msix_re.next = self.msix_re.val();
         self.registers.msix_addr.next = self.msix_addr.val();
         self.registers.msix_pending.next = self.msix_pending.val();
-        self.msix_row.next = self.registers.msix_row.val();
+        self.msix_half.next = self.registers.msix_half.val();
         self.msix_mask.next = self.registers.msix_mask.val();
 
         // Counters.
-        let mut dma_error = false;
         for g in 0..GROUPS {
             self.counters.count[g].next = self.count[g].val();
-            dma_error = dma_error || self.count[g].val().get_bit(elab!(counter::DMA_ERROR));
         }
         self.counters.rx_bytes.next = self.rx_bytes.val();
         self.counters.tx_bytes.next = self.tx_bytes.val();
@@ -218,7 +216,7 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.mmio.reset_cause.next = self.cause.q.val();
         self.mmio.reset_busy.next = self.reset.busy.val();
         self.mmio.trap.next = self.core.trap.val();
-        self.mmio.dma_error.next = dma_error;
+        self.mmio.dma_error.next = self.counters.dma_error.val();
         self.mmio.log_re.next = self.registers.log_re.val();
         self.mmio.log_addr.next = self.registers.log_addr.val();
         self.mmio.drain_busy.next = self.reset.drain_busy.val();
@@ -227,9 +225,8 @@ impl<const W: usize> Logic for ControlPlane<W> {
         // Table bus.
         self.bus.go.next = self.mmio.table_go.val();
         self.bus.request.next = self.mmio.table_request.val();
-        self.bus.part.next = self.mmio.table_part.val();
         self.mmio.table_busy.next = self.bus.busy.val();
-        self.mmio.table_row.next = self.bus.row.val();
+        self.mmio.table_words.next = self.bus.words.val();
         self.mmio.table_row_valid.next = self.bus.row_valid.val();
         for i in 0..DOORS {
             TableMaster::link(&mut self.table[i], &mut self.bus.m[i]);
@@ -267,7 +264,8 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.mailbox.data_valid.next = self.data_valid.val();
         self.core.ram_re.next = self.mailbox.ram_re.val();
         self.core.ram_we.next = self.mailbox.ram_we.val();
-        self.core.ram_addr.next = self.mailbox.ram_addr.val();
+        self.core.ram_raddr.next = self.mailbox.ram_raddr.val();
+        self.core.ram_waddr.next = self.mailbox.ram_waddr.val();
         self.core.ram_wdata.next = self.mailbox.ram_wdata.val();
         self.mailbox.ram_rdata.next = self.core.ram_rdata.val();
         self.mtt_we.next = self.mailbox.mtt_we.val();

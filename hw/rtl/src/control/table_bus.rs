@@ -1,5 +1,5 @@
-//! The table bus: brings a row to every engine that keeps a part of it, or fetches the row of the one that owns it.
-//! For the soft core's registers ([`super::mmio`]), which start one access at a time.
+//! The table bus: brings a row to every engine that keeps a part of it, or fetches what engines change of their own: states
+//! and PSNs. For the soft core's registers ([`super::mmio`]), which start one access at a time.
 //!
 //! ```text
 //! cycle      0     1     2     3     4
@@ -7,6 +7,8 @@
 //! busy             1     1     1
 //! m[a]             valid,ready
 //! m[b]             valid       ready          a write is done when all have taken it
+//! m[a]             valid,ready       rvalid
+//! words                                 row_valid, busy      a read
 //! ```
 //!
 //! An engine takes a row between two packets, so no packet sees half of one. It cannot deadlock: nobody waits for it but
@@ -14,7 +16,7 @@
 
 use crate::msg::TableReq;
 use crate::stream::TableMaster;
-use abi::table::id;
+use abi::{mmio, table::id};
 use hdl::prelude::*;
 
 /// The doors of the bus, by number.
@@ -58,34 +60,28 @@ const fn takers(table: u8) -> u64 {
     }
 }
 
-/// Who answers for part `part` of a row: the owner of most of it is part 0.
-const fn answers(table: u8, part: u64) -> u64 {
+/// Who answers for the first words of a row: who changes them, and nobody for rows that the firmware alone writes.
+const fn answers(table: u8) -> u64 {
     use door::*;
-    match (table, part) {
-        (id::QP_ADDRESS, _) => 1 << TRANSMIT,
-        (id::QP_SEND, 0) => 1 << REQUESTER,
-        (id::QP_SEND, 1) => 1 << COMPLETER,
-        (id::QP_SEND, 2) => 1 << SEND_QUEUE,
-        (id::QP_RECV, 0) => 1 << RESPONDER,
-        (id::QP_RECV, 1) => 1 << RESPOND,
-        (id::QP_RECV, 2) => 1 << RECV_QUEUE,
-        (id::QP_SEND | id::QP_RECV, _) => 0,
-        (id::CQ, _) => 1 << COMPLETION,
-        (id::EQ, _) => 1 << EVENT,
-        (id::GID, _) => 1 << INGRESS,
-        _ => takers(table),
+    match table {
+        id::QP_STATE => 1 << QP_STATE,
+        id::QP_SEND => 1 << REQUESTER,
+        id::QP_RECV => 1 << RESPONDER,
+        _ => 0,
     }
 }
 
-/// The tables whose rows door `i` takes, a bit each.
-fn tables_of(i: usize) -> Bits<16> {
-    bits::<16>((0..16).fold(0, |all, table| all | (takers(table as u8) >> i & 1) << table))
+/// The tables whose bit `i` in `doors` is set, a bit each.
+fn tables(doors: fn(u8) -> u64, i: usize) -> Bits<16> {
+    bits::<16>((0..16).fold(0, |all, table| all | (doors(table as u8) >> i & 1) << table))
 }
 
-/// The parts of rows that door `i` answers for: bit table + 16 part.
-fn parts_of(i: usize) -> Bits<128> {
-    let answers = |at: usize| answers(at as u8 % 16, at as u64 / 16) >> i & 1 == 1;
-    (0..128).fold(Bits::default(), |all: Bits<128>, at| all.replace_bit(at, answers(at)))
+/// Bits of the words that are read: up to the PSN.
+pub const READ: usize = 32 * mmio::READ_WORDS;
+
+/// Whether door `i` ever answers.
+fn can_answer(i: usize) -> bool {
+    tables(answers, i) != 0
 }
 
 /// The bus. See the module.
@@ -96,66 +92,63 @@ pub struct TableBus {
     /// Starts the access `request`, which stays as it is while `busy`.
     pub go: Signal<In, Bit>,
     pub request: Signal<In, TableReq>,
-    /// Part of the row that a read asks for: QP_SEND 0 requester, 1 completer, 2 ring; QP_RECV 0 responder, 1 respond,
-    /// 2 ring.
-    pub part: Signal<In, Bits<3>>,
     pub busy: Signal<Out, Bit>,
-    /// The row that was read, in the last cycle of `busy`; zero when there is no such table.
-    pub row: Signal<Out, Bits<512>>,
+    /// The first words of the row that was read, in the last cycle of `busy`; zero where nobody answers.
+    pub words: Signal<Out, Bits<READ>>,
     pub row_valid: Signal<Out, Bit>,
     pub m: Arr<TableMaster, DOORS>,
 
     offered: Reg<Bits<DOORS>>,
     awaited: Reg<Bits<DOORS>>,
-    nobody: Reg<Bit>,
+    answer: DFF<Bits<READ>>,
+    answered: Reg<Bit>,
 }
 
 impl Logic for TableBus {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, offered, awaited, nobody);
+        regs!(self, clock, rst, offered, awaited, answered);
+        dff_setup!(self, clock, answer);
         let request = self.request.val();
+        let awaits = self.awaited.q.val();
         let mut offered = self.offered.q.val();
-        let mut awaited = self.awaited.q.val();
-        let mut row: Bits<512> = 0.into();
-        let mut row_valid = self.nobody.q.val();
+        let mut awaited = awaits;
+        let mut words: Bits<READ> = 0.into();
+        let mut answered = false;
         for i in 0..DOORS {
             self.m[i].req.next = request;
             self.m[i].valid.next = self.offered.q.val().get_bit(i);
             offered = offered.replace_bit(i, self.offered.q.val().get_bit(i) && !self.m[i].ready.val());
-        }
-        // One at most is awaited.
-        if self.awaited.q.val().any() {
-            for i in 0..DOORS {
-                if self.awaited.q.val().get_bit(i) && self.m[i].rvalid.val() {
-                    row = row | self.m[i].rdata.val();
-                    row_valid = true;
-                    awaited = 0.into();
+            // One at most is awaited.
+            if elab!(can_answer(i)) {
+                if awaits.get_bit(i) {
+                    words |= self.m[i].rdata.val().get_bits::<READ>(0);
                 }
+                answered = answered || (awaits.get_bit(i) && self.m[i].rvalid.val());
             }
         }
-        self.nobody.d.next = false;
+        if answered {
+            awaited = 0.into();
+        }
+        self.answer.d.next = words;
+        self.answered.d.next = answered;
         if self.go.val() {
-            let at = cat!(7; self.part.val(), request.table);
-            let mut takers: Bits<DOORS> = 0.into();
-            let mut answers: Bits<DOORS> = 0.into();
             for i in 0..DOORS {
-                let taken: Bits<16> = elab!(tables_of(i));
-                let answered: Bits<128> = elab!(parts_of(i));
-                takers = takers.replace_bit(i, taken.get_bit(request.table.index()));
-                answers = answers.replace_bit(i, answered.get_bit(at.index()));
+                let takes: Bits<16> = elab!(tables(takers, i));
+                let answers: Bits<16> = elab!(tables(answers, i));
+                let reads = !request.write && answers.get_bit(request.table.index());
+                offered = offered.replace_bit(i, reads || (request.write && takes.get_bit(request.table.index())));
+                awaited = awaited.replace_bit(i, reads);
             }
-            offered = if request.write { takers } else { answers };
-            if !request.write {
-                awaited = answers;
-                self.nobody.d.next = answers == 0;
+            if !request.write && awaited == 0 {
+                self.answered.d.next = true;
             }
         }
         self.offered.d.next = offered;
         self.awaited.d.next = awaited;
-        self.busy.next = self.offered.q.val().any() || self.awaited.q.val().any() || self.nobody.q.val();
-        self.row.next = row;
-        self.row_valid.next = row_valid;
+        self.busy.next = self.offered.q.val().any() || awaits.any() || self.answered.q.val();
+        self.words.next = self.answer.q.val();
+        self.row_valid.next = self.answered.q.val();
     }
 }
 
@@ -167,10 +160,9 @@ mod tests {
     use verilate::{Model, Options, bits as raw};
 
     /// One access with engines that are ready and answer at random; who took it, in how many cycles, and the row.
-    fn access(m: &mut Model, rng: &mut ChaCha8Rng, table: u64, part: u64, write: bool) -> (u64, Vec<u8>) {
+    fn access(m: &mut Model, rng: &mut ChaCha8Rng, table: u64, write: bool) -> (u64, Vec<u8>) {
         let req = TableReq { table: bits::<4>(table), index: 77.into(), write, row: bits::<512>(0x1234) };
         m.set_bytes("request", &raw::of(req));
-        m.set("part", part);
         m.set("go", 1);
         let (mut taken, mut row, mut answers) = (0u64, vec![], vec![]);
         for cycle in 0..200 {
@@ -196,7 +188,7 @@ mod tests {
             }
             if m.bit("row_valid") {
                 assert!(!write && row.is_empty());
-                row = m.get_bytes("row");
+                row = m.get_bytes("words");
             }
             m.tick();
             m.set("go", 0);
@@ -211,13 +203,11 @@ mod tests {
         m.reset();
         for _ in 0..verilate::scale(4) {
             for table in 0..16 {
-                assert_eq!(access(&mut m, &mut rng, table, 0, true), (takers(table as u8), vec![]));
-                for part in 0..8 {
-                    let (taken, row) = access(&mut m, &mut rng, table, part, false);
-                    assert_eq!(taken, answers(table as u8, part));
-                    let owner = if taken == 0 { 0 } else { taken.trailing_zeros() as u8 + 1 };
-                    assert_eq!(row, [owner; 64]);
-                }
+                assert_eq!(access(&mut m, &mut rng, table, true), (takers(table as u8), vec![]));
+                let (taken, words) = access(&mut m, &mut rng, table, false);
+                assert_eq!(taken, answers(table as u8));
+                let owner = if taken == 0 { 0 } else { taken.trailing_zeros() as u8 + 1 };
+                assert_eq!(words, [owner; READ / 8]);
             }
         }
     }

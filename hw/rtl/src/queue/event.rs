@@ -7,7 +7,7 @@
 //! event     taken                  EQE (until taken)     MSI-X: msix_re    msix_row   MSI-X write
 //! ```
 //!
-//! 4 cycles an event and 4 a message. EQE and message go through one ordered channel, so the host finds the EQE.
+//! 4 cycles an event and 6 a message. EQE and message go through one ordered channel, so the host finds the EQE.
 //!
 //! *Interrupts.* An EQ doorbell with `arm` asks for one message. It is due when the armed EQ holds entries beyond the
 //! consumer index: `MODERATION_COUNT` of them, or for `MODERATION_CYCLES` at least one, or all that fit. Messages of
@@ -70,8 +70,10 @@ enum State {
     KeptDecide,
     Read,
     Decide,
-    MsixRead,
-    MsixDecide,
+    MsixAddress,
+    MsixData,
+    MsixWait,
+    MsixFill,
     Emit,
 }
 
@@ -115,10 +117,10 @@ pub struct EventQueue {
     pub ring_valid: Signal<In, Bit>,
     /// EQEs and MSI-X messages, inline.
     pub write: Source<DmaWrite>,
-    /// MSI-X table: the row is on `msix_row` two cycles after `msix_re`.
+    /// MSI-X table, by halves of rows (vector, half): it is on `msix_half` two cycles after `msix_re`.
     pub msix_re: Signal<Out, Bit>,
-    pub msix_addr: Signal<Out, Bits<8>>,
-    pub msix_row: Signal<In, Bits<128>>,
+    pub msix_addr: Signal<Out, Bits<6>>,
+    pub msix_half: Signal<In, Bits<64>>,
     /// Vectors that may not be sent now, and those that wait.
     pub msix_mask: Signal<In, Bits<32>>,
     pub msix_pending: Signal<Out, Bits<32>>,
@@ -200,7 +202,6 @@ impl Logic for EventQueue {
         self.table.ready.next = false;
         self.table.rvalid.next = false;
         self.count.next = 0.into();
-        self.msix_re.next = false;
         let state = self.state.q.val();
         let eqn = self.eqn.q.val();
         let one: Bits<64> = 1.into();
@@ -337,10 +338,9 @@ impl Logic for EventQueue {
                         self.state.d.next = State::Read;
                     }
                 } else if sendable.any() {
-                    self.msix_re.next = true;
                     self.vector.d.next = number(send_lowest).get_bits::<5>(0);
                     pending &= !send_lowest.get_bits::<32>(0);
-                    self.state.d.next = State::MsixRead;
+                    self.state.d.next = State::MsixAddress;
                 } else if others && (self.others_next.q.val() || !requested) {
                     self.others_next.d.next = false;
                     self.state.d.next = State::Read;
@@ -451,8 +451,10 @@ impl Logic for EventQueue {
                     }
                 }
             }
-            State::MsixRead => self.state.d.next = State::MsixDecide,
-            State::MsixDecide => {
+            State::MsixAddress => self.state.d.next = State::MsixData,
+            State::MsixData => self.state.d.next = State::MsixWait,
+            State::MsixWait => self.state.d.next = State::MsixFill,
+            State::MsixFill => {
                 self.write_due.d.next = true;
                 self.state.d.next = State::Emit;
             }
@@ -493,15 +495,17 @@ impl Logic for EventQueue {
             w.len = 16.into();
             w.data = cat!(256;
                 bits::<128>(0), bits::<7>(0), phase, bits::<24>(0), e.value, bits::<8>(0), e.number, bits::<24>(0), e.kind);
-        } else if state == State::MsixDecide {
-            w.iova = self.msix_row.val().get_bits::<64>(0);
+        } else if state == State::MsixWait {
+            w.iova = self.msix_half.val();
             w.len = 4.into();
-            w.data = self.msix_row.val().get_bits::<32>(64).cast::<256>();
+        } else if state == State::MsixFill {
+            w.data = self.msix_half.val().get_bits::<32>(0).cast::<256>();
         }
         self.write_data.d.next = w;
         self.write.data.next = self.write_data.q.val();
         self.write.valid.next = self.write_due.q.val() && !bad;
-        self.msix_addr.next = number(send_lowest).cast::<8>();
+        self.msix_re.next = state == State::MsixAddress || state == State::MsixData;
+        self.msix_addr.next = cat!(self.vector.q.val(), state == State::MsixData);
         self.msix_pending.next = self.pending.q.val();
         self.table.rdata.next = cat!(512;
             bits::<328>(0), live.producer, bits::<8>(0), row.moderation_cycles, row.page, bits::<12>(0), bits::<8>(0),
@@ -597,8 +601,8 @@ mod tests {
     struct Msix([u64; 2]);
     impl Actor for Msix {
         fn drive(&mut self, m: &mut Model) {
-            let v = self.0[1];
-            m.set_bytes("msix_row", &((0xfee0_0000_0000 + 4 * v) as u128 | ((0x500 + v) as u128) << 64).to_le_bytes());
+            let v = self.0[1] / 2;
+            m.set("msix_half", if self.0[1] & 1 == 0 { 0xfee0_0000_0000 + 4 * v } else { 0x500 + v });
             let cycle = m.cycle();
             m.set("now", cycle);
         }
