@@ -295,9 +295,10 @@ impl Logic for Mmio {
         self.drain_go.next = self.drain_start.q.val();
 
         // Health: the firmware beats, or it is dead.
+        let ready = self.published.q.val().ready;
         let dead = self.dead.q.val();
         let silence = self.silence.q.val();
-        if beats || !p.ready {
+        if beats || !ready {
             self.silence.d.next = 0.into();
         } else if !silence.get_bit(SILENCE) {
             self.silence.d.next = silence + 1;
@@ -311,7 +312,7 @@ impl Logic for Mmio {
         if self.damage.val() {
             self.damaged.d.next = true;
         }
-        let health: Bits<5> = cat!(5; false, self.bus_error.q.val(), self.damaged.q.val(), dead, p.ready);
+        let health: Bits<5> = cat!(5; false, self.bus_error.q.val(), self.damaged.q.val(), dead, ready);
         self.health.next = health;
 
         // Events: one of the firmware's, one about its health.

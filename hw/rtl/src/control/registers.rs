@@ -3,7 +3,7 @@
 //! ```text
 //! cycle      0       1      2      3       4
 //! bar read   taken   Read   Wait   Choose  rvalid, rdata     5 cycles
-//! bar write  taken                                           one a cycle
+//! bar write  taken   done                                    one a cycle
 //! ```
 //!
 //! A read waits for little: a counter for its turn (two rounds of 64 cycles at most), a row of the MSI-X table for the engine,
@@ -160,6 +160,7 @@ pub struct Registers {
 
     state: Reg<State>,
     access: DFF<BarAccess>,
+    writes: Reg<Bit>,
     settings: Reg<HostRegisters>,
     held: Reg<Bit>,
     address: Reg<Bits<16>>,
@@ -191,13 +192,18 @@ impl Logic for Registers {
     fn update(&mut self) {
         regs!(self, clock, rst, settings, open);
         // A read that is under way in a reset of the device gets its answer.
-        regs!(self, clock, power, state, held, address, loads);
+        regs!(self, clock, power, state, writes, held, address, loads);
         dff_setup!(self, clock, access, fixed, is_counter, is_table, is_log, answer, load_at, load_word);
         clock!(self, clock, table);
         let state = self.state.q.val();
-        let a = self.bar.data.val();
-        let write = state == State::Idle && self.bar.valid.val() && a.write;
-        self.bar.ready.next = state == State::Idle;
+        let idle = state == State::Idle;
+        self.bar.ready.next = idle;
+        if idle {
+            self.access.d.next = self.bar.data.val();
+        }
+        self.writes.d.next = idle && self.bar.valid.val() && self.bar.data.val().write;
+        let write = self.writes.q.val();
+        let a = self.access.q.val();
 
         // Registers of 4 bytes are halves of the 8 bytes at `word`.
         let low = a.wide || !a.offset.get_bit(2);
@@ -268,26 +274,22 @@ impl Logic for Registers {
         self.msix_mask.next = if self.msix_off.val() { all } else { !open };
 
         // Reads.
-        if state == State::Idle {
-            self.access.d.next = a;
-        }
-        let r = self.access.q.val();
-        let page = r.offset.get_bits::<12>(12);
-        let in_page = r.offset.get_bits::<3>(9) == 0;
+        let page = a.offset.get_bits::<12>(12);
+        let in_page = a.offset.get_bits::<3>(9) == 0;
         let reads = state == State::Read;
         // The engine that sends messages goes first.
         let engine = self.msix_re.val();
         self.table.re.next = reads || engine;
-        self.table.raddr.next = if engine { self.msix_addr.val() } else { r.offset.get_bits::<6>(3) };
+        self.table.raddr.next = if engine { self.msix_addr.val() } else { a.offset.get_bits::<6>(3) };
         self.msix_half.next = self.table.rdata.val();
         self.log_re.next = reads;
-        self.log_addr.next = r.offset.get_bits::<8>(2);
+        self.log_addr.next = a.offset.get_bits::<8>(2);
         let is_counter = page == elab!(page_of(bar::COUNTERS)) && in_page;
         self.counter_re.next = reads && is_counter && !engine;
-        self.counter_index.next = r.offset.get_bits::<6>(3);
+        self.counter_index.next = a.offset.get_bits::<6>(3);
         match state {
             State::Idle => {
-                if self.bar.valid.val() && !a.write {
+                if self.bar.valid.val() && !self.bar.data.val().write {
                     self.state.d.next = State::Read;
                 }
             }
@@ -310,7 +312,7 @@ impl Logic for Registers {
             let magic = elab!(bits::<64>((ABI_VERSION as u64) << 32 | bar::MAGIC_VALUE as u64));
             let datapath = elab!(bits::<32>((self._identity.0.mhz as u64) << 16 | self._identity.0.width as u64));
             let limits = elab!(bits::<64>((self._identity.0.limits2 as u64) << 32 | self._identity.0.limits as u64));
-            let value: Bits<64> = match r.offset.get_bits::<4>(3) {
+            let value: Bits<64> = match word {
                 word::MAGIC => magic,
                 word::BUILD_HASH => cat!(64; datapath, self.build.value.val()),
                 word::LIMITS => limits,
@@ -329,34 +331,34 @@ impl Logic for Registers {
             };
             // Of the MSI-X table's control words the table has the rest: mask bits are in registers.
             let is_table = page == elab!(page_of(bar::MSIX_TABLE)) && in_page;
-            let closed = !open.get_bit(r.offset.get_bits::<5>(4).index());
+            let closed = !open.get_bit(a.offset.get_bits::<5>(4).index());
             let mut fixed: Bits<64> = 0.into();
-            if r.offset.get_bits::<17>(7) == 0 {
+            if is_register {
                 fixed = value;
             }
-            if page == elab!(page_of(bar::MSIX_PBA)) && r.offset.get_bits::<9>(3) == 0 {
+            if page == elab!(page_of(bar::MSIX_PBA)) && a.offset.get_bits::<9>(3) == 0 {
                 fixed = self.msix_pending.val().cast::<64>();
             }
-            if is_table && r.offset.get_bit(3) {
+            if is_table && a.offset.get_bit(3) {
                 fixed = fixed.replace_bit(32, closed);
             }
             self.fixed.d.next = fixed;
             self.is_counter.d.next = is_counter;
             self.is_table.d.next = is_table;
-            self.is_log.d.next = page == elab!(page_of(bar::FW_LOG)) && r.offset.get_bits::<2>(10) == 0;
+            self.is_log.d.next = page == elab!(page_of(bar::FW_LOG)) && a.offset.get_bits::<2>(10) == 0;
         }
         if state == State::Choose {
             let none: Bits<64> = 0.into();
             let row = self.table.rdata.val();
-            let words: Bits<32> = if r.offset.get_bit(3) { 0.into() } else { row.get_bits::<32>(32) };
+            let words: Bits<32> = if a.offset.get_bit(3) { 0.into() } else { row.get_bits::<32>(32) };
             let text = self.log_word.val();
             let value = self.fixed.q.val()
                 | (if self.is_counter.q.val() { self.counter_value.val() } else { none })
                 | (if self.is_table.q.val() { cat!(64; words, row.get_bits::<32>(0)) } else { none })
                 | (if self.is_log.q.val() { cat!(text, text) } else { none });
-            self.answer.d.next = if r.wide {
+            self.answer.d.next = if a.wide {
                 value
-            } else if r.offset.get_bit(2) {
+            } else if a.offset.get_bit(2) {
                 value.get_bits::<32>(32).cast::<64>()
             } else {
                 value.get_bits::<32>(0).cast::<64>()
@@ -395,6 +397,7 @@ mod tests {
         m.set("bar.valid", 0);
         m.eval();
         if write.is_some() {
+            m.tick();
             return 0;
         }
         let start = m.cycle();
@@ -497,6 +500,8 @@ mod tests {
             };
             m.set_bytes("bar.data", &raw::of(access));
             m.set("bar.valid", 1);
+            m.tick();
+            m.set("bar.valid", 0);
             m.tick();
             assert_eq!((m.get("load_we"), m.get("load_addr"), m.get("load_data")), (1, 0x40 + i, i + 7));
         }

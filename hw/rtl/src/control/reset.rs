@@ -72,6 +72,9 @@ pub struct Reset {
 
     state: Reg<State>,
     left: Reg<Bits<27>>,
+    /// `left` is 0; quiesce has been seen for a cycle.
+    none: Reg<Bit>,
+    seen: Reg<Bit>,
     draining: Reg<Bit>,
     last: Reg<Bit>,
     mark: Arr<DFF<Bits<16>>, POSITIONS>,
@@ -94,11 +97,13 @@ impl Reset {
 impl Logic for Reset {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, left, draining, last, open);
+        regs!(self, clock, rst, state, left, none, seen, draining, last, open);
         dff_setup!(self, clock, mark);
         let state = self.state.q.val();
         let left = self.left.q.val();
         let patience: Bits<27> = elab!(bits::<27>(self._patience.0));
+        self.none.d.next = left == 1;
+        self.seen.d.next = state == State::Quiesce;
         match state {
             State::Run => {
                 if self.request.val() {
@@ -109,14 +114,15 @@ impl Logic for Reset {
             State::Quiesce => {
                 self.left.d.next = left - 1;
                 // Idle counts from the second cycle on: the channels have seen `quiesce` then.
-                if (self.idle.val() && left != patience) || left == 0 {
+                if (self.idle.val() && self.seen.q.val()) || self.none.q.val() {
                     self.state.d.next = State::Hold;
                     self.left.d.next = bits::<27>(HOLD);
+                    self.none.d.next = false;
                 }
             }
             State::Hold => {
                 self.left.d.next = left - 1;
-                if left == 0 {
+                if self.none.q.val() {
                     self.state.d.next = State::Run;
                 }
             }

@@ -1,29 +1,32 @@
-//! Event queues and interrupts: writes each [`Event`] as an EQE and sends the MSI-X message that the host armed.
-//! For completion, qp_state, doorbell and the soft core, which report; and for registers, which holds the MSI-X table.
+//! Event queues: writes each [`Event`] as an EQE and says when an interrupt is due. For completion, qp_state, doorbell and the
+//! soft core, which report; [`super::messages`] sends the interrupts.
 //!
 //! ```text
-//! cycle     0      1      2        3                     4       5      6      7
-//! state     Idle   Read   Decide   Emit                  Idle    Read   Decide Emit
-//! event     taken                  EQE (until taken)     MSI-X: msix_re    msix_row   MSI-X write
+//! cycle     0      1      2      3       4       5       6      7                     8
+//! state     Idle   Read   Wait   Count   Judge   Weigh   Act    Emit                  Idle
+//! event     taken  rows.re       rows                           EQE (until taken)
+//!                                held    full    enough  fire
 //! ```
 //!
-//! 4 cycles an event and 6 a message. EQE and message go through one ordered channel, so the host finds the EQE.
+//! 8 cycles an event and 8 a message. EQE and message go through one ordered channel, so the host finds the EQE.
 //!
 //! *Interrupts.* An EQ doorbell with `arm` asks for one message. It is due when the armed EQ holds entries beyond the
-//! consumer index: `MODERATION_COUNT` of them, or for `MODERATION_CYCLES` at least one, or all that fit. Messages of
-//! a vector that is masked, or not yet sent, wait as one bit per vector (`pending`), as PCI says.
+//! consumer index: `MODERATION_COUNT` of them, or for `MODERATION_CYCLES` at least one, or all that fit.
 //!
 //! *Full EQs.* An event without room is kept, never waited for: one slot per object for COMPLETION, CQ_ERROR and
 //! QP_ERROR, and one per number for all others (of two kinds with one number the later stays). When a doorbell makes
 //! room in an EQ with kept events, all slots are looked through, between other work. The value of a kept event has 8
 //! bits, which all causes have.
 //!
+//! *What comes next* (a doorbell's EQ, a timer's, a message) is chosen a cycle ahead, in registers. So a choice may be of before
+//! a change: then there is nothing to do, and the decision finds that.
+//!
 //! It cannot deadlock: it waits for `write` only, which ends in posted writes.
 
-use super::entries;
+use super::{entries, messages::Messages};
 use crate::msg::{DmaWrite, Event, Ring};
 use crate::stream::{Arbiter, BadRow, GuardedTable, Sink, Source, Table, TablePort};
-use abi::{bar::MSIX_VECTORS, queue::event, table::eq};
+use abi::{queue::event, table::eq};
 use hdl::prelude::*;
 
 /// Who reports events.
@@ -66,14 +69,17 @@ struct Kept {
 enum State {
     Clear,
     Idle,
+    Table,
     KeptRead,
-    KeptDecide,
+    KeptWait,
+    KeptTake,
     Read,
-    Decide,
-    MsixAddress,
-    MsixData,
-    MsixWait,
-    MsixFill,
+    Wait,
+    Count,
+    Judge,
+    Weigh,
+    Act,
+    Message,
     Emit,
 }
 
@@ -83,26 +89,21 @@ enum Job {
     New,
     /// A kept one.
     Again,
-    Bell,
-    Timer,
+    /// A doorbell or a timer.
+    Look,
     Table,
 }
 
-/// Number of the only bit that is set.
+/// Number of the lowest set bit; any of them where none is.
 #[hdl_fn]
-fn number(one: Bits<64>) -> Bits<6> {
+pub(super) fn lowest(x: Bits<64>) -> Bits<6> {
+    let one = x & (!x + 1);
     let mut n: Bits<6> = 0.into();
     for k in 0..6 {
         let mask = elab!((0..64u64).filter(|i| i >> k & 1 == 1).fold(0, |m, i| m | 1 << i));
         n = n.replace_bit(k, (one & bits::<64>(mask)).any());
     }
     n
-}
-
-/// The lowest set bit.
-#[hdl_fn]
-fn lowest(x: Bits<64>) -> Bits<64> {
-    x & (!x + 1)
 }
 
 /// The event queues. See the module.
@@ -135,6 +136,7 @@ pub struct EventQueue {
     pub count: Signal<Out, Bits<64>>,
 
     arbiter: Arbiter<Event, REPORTERS>,
+    messages: Messages,
     state: Reg<State>,
     job: Reg<Job>,
     eqn: Reg<Bits<6>>,
@@ -143,27 +145,52 @@ pub struct EventQueue {
     arming: Reg<Bit>,
     taken: DFF<Event>,
     slot: DFF<Bits<14>>,
-    vector: Reg<Bits<5>>,
     rows: GuardedTable<Row>,
     live: Table<Live>,
     consumer: Table<Bits<24>>,
     met: Reg<Bit>,
     met_index: DFF<Bits<24>>,
     clear: Reg<Bits<14>>,
+    /// A doorbell.
+    rang: Reg<Bit>,
+    rung: DFF<Ring>,
     /// Per EQ: an arm came; the consumer index moved; a timer runs; events are kept.
     arms: Reg<Bits<64>>,
     moved: Reg<Bits<64>>,
     timing: Reg<Bits<64>>,
     blocked: Reg<Bits<64>>,
+    /// A doorbell is to be served; a timer runs; slots are to be looked through.
+    due: Reg<Bit>,
+    due_eqn: DFF<Bits<6>>,
     timer: Reg<Bits<6>>,
+    times: Reg<Bit>,
+    times_eqn: DFF<Bits<6>>,
+    looks: Reg<Bit>,
     others_next: Reg<Bit>,
-    pending: Reg<Bits<32>>,
     kept: Table<Kept>,
     kept_count: Reg<Bits<15>>,
     /// Slots still to be looked through.
     look: Reg<Bits<15>>,
+
+    /// The decision, as it grows. Count: entries beyond the consumer index, place of the next, whether its timer runs and is over.
+    held: DFF<Bits<24>>,
+    place: DFF<Bits<24>>,
+    timed: DFF<Bit>,
+    over: DFF<Bit>,
+    was_blocked: DFF<Bit>,
+    /// Judge: no room; an entry more; how many are held with it; the row is damaged.
+    full: DFF<Bit>,
+    adds: DFF<Bit>,
+    held_then: DFF<Bits<24>>,
+    damaged: DFF<Bit>,
+    /// Weigh: entries are held; as many as an interrupt wants.
+    some: DFF<Bit>,
+    enough: DFF<Bit>,
+
     write_due: Reg<Bit>,
-    write_data: DFF<DmaWrite>,
+    is_message: Reg<Bit>,
+    address: DFF<Bits<52>>,
+    phase: DFF<Bit>,
     _eqs: Hidden<u64>,
     _objects: Hidden<u64>,
 }
@@ -189,11 +216,12 @@ impl EventQueue {
 impl Logic for EventQueue {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, job, eqn, beyond, arming, vector, met, clear, arms, moved, timing, blocked);
-        regs!(self, clock, rst, timer, others_next, pending, kept_count, look, write_due);
-        dff_setup!(self, clock, taken, slot, met_index, write_data);
+        regs!(self, clock, rst, state, job, eqn, beyond, arming, met, clear, rang, arms, moved, timing, blocked);
+        regs!(self, clock, rst, due, timer, times, looks, others_next, kept_count, look, write_due, is_message);
+        dff_setup!(self, clock, taken, slot, met_index, rung, due_eqn, times_eqn, held, place, timed, over);
+        dff_setup!(self, clock, was_blocked, full, adds, held_then, damaged, some, enough, address, phase);
         clock!(self, clock, rows, live, consumer, kept);
-        clock_reset!(self, clock, rst, arbiter);
+        clock_reset!(self, clock, rst, arbiter, messages);
         for i in 0..REPORTERS {
             Sink::<Event>::link(&mut self.event[i], &mut self.arbiter.s[i]);
         }
@@ -202,55 +230,62 @@ impl Logic for EventQueue {
         self.table.ready.next = false;
         self.table.rvalid.next = false;
         self.count.next = 0.into();
+        self.messages.go.next = false;
         let state = self.state.q.val();
-        let eqn = self.eqn.q.val();
+        let job = self.job.q.val();
+        let last: Bits<6> = elab!(bits::<6>(self._eqs.0 - 1));
+        // Of no more bits than there are EQs.
+        let eqn = self.eqn.q.val() & last;
         let one: Bits<64> = 1.into();
         let here = one << eqn;
 
         // Doorbells.
         let ring = self.ring.val();
-        let known = ring.number < elab!(bits::<12>(self._eqs.0));
-        let rings = self.ring_valid.val() && known;
-        let rung = ring.number.get_bits::<6>(0);
-        let mut consumer_we = rings;
-        let mut consumer_eqn = rung;
-        let mut consumer_next = ring.index;
+        self.rang.d.next = self.ring_valid.val() && ring.number < elab!(bits::<12>(self._eqs.0));
+        if self.ring_valid.val() {
+            self.rung.d.next = ring;
+        }
+        let rang = self.rang.q.val();
+        let rung = self.rung.q.val();
+        let rung_eqn = rung.number.get_bits::<6>(0) & last;
+        let mut consumer_we = rang;
+        let mut consumer_eqn = rung_eqn;
+        let mut consumer_next = rung.index;
         let mut arms = self.arms.q.val();
         let mut moved = self.moved.q.val();
         let mut timing = self.timing.q.val();
         let mut blocked = self.blocked.q.val();
-        let mut pending = self.pending.q.val();
         let mut look = self.look.q.val();
         let mut kept_count = self.kept_count.q.val();
 
         // What waits to be done.
         let due = arms | (moved & blocked);
-        let due_lowest = lowest(due);
-        let sendable = pending & !self.msix_mask.val();
-        let send_lowest = lowest(sendable.cast::<64>());
-        let at = (timing >> self.timer.q.val()).get_bit(0);
+        self.due.d.next = due.any();
+        self.due_eqn.d.next = lowest(due);
+        self.looks.d.next = look != 0;
+        let times = self.times.q.val();
+        let timer = self.timer.q.val() & last;
+        // Only move where something can be found: still logic costs nothing.
+        if !times && timing.any() {
+            self.timer.d.next = timer + 1;
+            self.times.d.next = timing.get_bit(timer.index());
+            self.times_eqn.d.next = timer;
+        }
         let requested = self.arbiter.m.valid.val();
         let offered = self.arbiter.m.data.val();
-        if !at || state == State::Idle {
-            // Only move where something can be found: still logic costs nothing.
-            if timing.any() {
-                self.timer.d.next = (self.timer.q.val() + 1) & elab!(bits::<6>(self._eqs.0 - 1));
-            }
-        }
 
         let row = self.rows.rdata.val();
         let live = self.live.rdata.val();
         let kept = self.kept.rdata.val();
-        let index = if self.met.q.val() { self.met_index.q.val() } else { self.consumer.rdata.val() };
         let e = self.taken.q.val();
         let req = self.table.req.val();
         let now = self.now.val().get_bits::<32>(0);
 
-        let bad = self.rows.bad.val().valid;
         self.bad.next = self.rows.bad.val();
         self.rows.flip.next = self.flip.val();
-        let mut address = eqn;
-        let mut slot = self.slot.q.val();
+        let slot = self.slot.q.val();
+        let object: Bits<14> = elab!(bits::<14>(self._objects.0 - 1));
+        let slots: Bits<15> = elab!(bits::<15>(4 * self._objects.0));
         let mut read = false;
         let mut read_kept = false;
         let mut rows_we = false;
@@ -266,29 +301,44 @@ impl Logic for EventQueue {
         let mut live_we = false;
         let mut live_next = live;
         let mut kept_we = false;
-        let mut kept_slot = slot;
         let mut kept_next = Kept { valid: true, eqn, kind: e.kind.get_bits::<4>(0), value: e.value.get_bits::<8>(0) };
 
-        // The decision: `held` entries are beyond the consumer index, of `size`.
+        // The decision, a step a cycle. Count and Judge:
         let size = entries(row.log2);
-        let held = live.producer - index;
-        let full = held == size;
-        let job = self.job.q.val();
         let is_event = job == Job::New || job == Job::Again;
-        let adds = is_event && row.valid && !full;
-        let held_then = if adds { held + 1 } else { held };
-        let armed = row.valid && (live.armed || (job == Job::Bell && self.arming.q.val()));
-        let timed = (timing & here).any();
-        let late = timed && !(now - live.deadline).get_bit(31);
-        let enough = held_then >= row.moderation_count.cast::<24>() || held_then == size;
-        let at_once = row.moderation_cycles == 0;
-        let fire = armed && held_then != 0 && (enough || at_once || late);
-        let start = armed && held_then != 0 && !fire && !timed;
+        let index = if self.met.q.val() { self.met_index.q.val() } else { self.consumer.rdata.val() };
+        self.held.d.next = live.producer - index;
+        self.place.d.next = live.producer & (size - 1);
+        self.phase.d.next = !live.producer.get_bit(row.log2.index());
+        self.timed.d.next = timing.get_bit(eqn.index());
+        self.over.d.next = !(now - live.deadline).get_bit(31);
+        self.was_blocked.d.next = blocked.get_bit(eqn.index());
+        let no_room = self.held.q.val() == size;
+        let more = is_event && row.valid && !no_room;
+        self.full.d.next = no_room;
+        self.adds.d.next = more;
+        self.held_then.d.next = if more { self.held.q.val() + 1 } else { self.held.q.val() };
+        // Parity comes in the cycle behind the row.
+        if state == State::Judge {
+            self.damaged.d.next = self.rows.bad.val().valid;
+        }
+        // Weigh:
+        let held_then = self.held_then.q.val();
+        let timely = row.moderation_cycles == 0 || (self.timed.q.val() && self.over.q.val());
+        self.some.d.next = held_then != 0;
+        self.enough.d.next = held_then >= row.moderation_count.cast::<24>() || held_then == size || timely;
+        // Act:
+        let (full, adds) = (self.full.q.val(), self.adds.q.val());
+        let armed = row.valid && (live.armed || self.arming.q.val());
+        let fire = armed && self.some.q.val() && self.enough.q.val();
+        let start = armed && self.some.q.val() && !self.enough.q.val() && !self.timed.q.val();
+        let acts = state == State::Act && !(is_event && self.beyond.q.val()) && !self.damaged.q.val();
+        self.messages.fire.next = acts && fire;
+        self.messages.vector.next = row.vector;
 
         match state {
             State::Clear => {
                 rows_we = true;
-                address = self.clear.q.val().get_bits::<6>(0);
                 rows_next = Row {
                     valid: false,
                     log2: 0.into(),
@@ -299,7 +349,6 @@ impl Logic for EventQueue {
                     page: 0.into(),
                 };
                 kept_we = true;
-                kept_slot = self.clear.q.val();
                 kept_next = Kept { valid: false, eqn: 0.into(), kind: 0.into(), value: 0.into() };
                 self.clear.d.next = self.clear.q.val() + 1;
                 if self.clear.q.val() == elab!(bits::<14>(4 * self._objects.0 - 1)) {
@@ -307,67 +356,37 @@ impl Logic for EventQueue {
                 }
             }
             State::Idle => {
-                let others = due.any() || at || look != 0;
+                let others = self.due.q.val() || times || self.looks.q.val();
+                self.arming.d.next = false;
                 if self.table.valid.val() {
-                    address = req.index.get_bits::<6>(0);
-                    self.eqn.d.next = address;
-                    self.job.d.next = Job::Table;
-                    if req.write {
-                        // The consumer index starts anew as well, when the doorbells leave its port free.
-                        if !rings {
-                            self.table.ready.next = true;
-                            rows_we = true;
-                            live_we = true;
-                            live_next = Live { producer: 0.into(), armed: false, deadline: 0.into() };
-                            consumer_we = true;
-                            consumer_eqn = address;
-                            consumer_next = 0.into();
-                            let gone = one << address;
-                            arms &= !gone;
-                            moved &= !gone;
-                            timing &= !gone;
-                            blocked &= !gone;
-                            // Events kept for the former EQ are delivered or dropped.
-                            if kept_count != 0 {
-                                look = elab!(bits::<15>(4 * self._objects.0));
-                            }
-                        }
-                    } else {
-                        self.table.ready.next = true;
-                        read = true;
-                        self.state.d.next = State::Read;
-                    }
-                } else if sendable.any() {
-                    self.vector.d.next = number(send_lowest).get_bits::<5>(0);
-                    pending &= !send_lowest.get_bits::<32>(0);
-                    self.state.d.next = State::MsixAddress;
+                    self.eqn.d.next = req.index.get_bits::<6>(0);
+                    self.state.d.next = State::Table;
+                } else if self.messages.any.val() {
+                    self.messages.go.next = true;
+                    self.state.d.next = State::Message;
                 } else if others && (self.others_next.q.val() || !requested) {
                     self.others_next.d.next = false;
+                    self.job.d.next = Job::Look;
                     self.state.d.next = State::Read;
-                    if due.any() {
-                        address = number(due_lowest);
-                        self.job.d.next = Job::Bell;
-                        self.arming.d.next = (arms & due_lowest).any();
-                        arms &= !due_lowest;
-                        moved &= !due_lowest;
-                        read = true;
-                    } else if at {
-                        address = self.timer.q.val();
-                        self.job.d.next = Job::Timer;
-                        read = true;
+                    if self.due.q.val() {
+                        let chosen = one << (self.due_eqn.q.val() & last);
+                        self.eqn.d.next = self.due_eqn.q.val();
+                        self.arming.d.next = arms.get_bit((self.due_eqn.q.val() & last).index());
+                        arms &= !chosen;
+                        moved &= !chosen;
+                    } else if times {
+                        self.eqn.d.next = self.times_eqn.q.val();
+                        self.times.d.next = false;
                     } else {
                         look -= 1;
-                        slot = look.get_bits::<14>(0);
-                        read_kept = true;
+                        self.slot.d.next = look.get_bits::<14>(0);
                         self.state.d.next = State::KeptRead;
                     }
-                    self.eqn.d.next = address;
                 } else if requested {
                     self.others_next.d.next = true;
                     self.arbiter.m.ready.next = true;
                     self.taken.d.next = offered;
-                    address = offered.eqn.get_bits::<6>(0);
-                    self.eqn.d.next = address;
+                    self.eqn.d.next = offered.eqn.get_bits::<6>(0);
                     self.beyond.d.next = offered.eqn >= elab!(bits::<8>(self._eqs.0));
                     let class: Bits<2> = if offered.kind == (event::COMPLETION as u64) {
                         0.into()
@@ -378,28 +397,53 @@ impl Logic for EventQueue {
                     } else {
                         3.into()
                     };
-                    let low = offered.number.get_bits::<14>(0) & elab!(bits::<14>(self._objects.0 - 1));
-                    slot = low | (class.cast::<14>() << elab!(self._objects.0.trailing_zeros() as u64));
+                    let low = offered.number.get_bits::<14>(0) & object;
+                    self.slot.d.next = low | (class.cast::<14>() << elab!(self._objects.0.trailing_zeros() as u64));
                     self.job.d.next = Job::New;
-                    read = true;
-                    read_kept = true;
                     self.state.d.next = State::Read;
                 }
             }
-            State::KeptRead => self.state.d.next = State::KeptDecide,
-            State::KeptDecide => {
+            State::Table => {
+                self.job.d.next = Job::Table;
+                if !req.write {
+                    self.table.ready.next = true;
+                    self.state.d.next = State::Read;
+                } else if !rang {
+                    // The consumer index starts anew as well, when the doorbells leave its port free.
+                    self.table.ready.next = true;
+                    self.state.d.next = State::Idle;
+                    rows_we = true;
+                    live_we = true;
+                    live_next = Live { producer: 0.into(), armed: false, deadline: 0.into() };
+                    consumer_we = true;
+                    consumer_eqn = eqn;
+                    consumer_next = 0.into();
+                    arms &= !here;
+                    moved &= !here;
+                    timing &= !here;
+                    blocked &= !here;
+                    // Events kept for the former EQ are delivered or dropped.
+                    if kept_count != 0 {
+                        look = slots;
+                    }
+                }
+            }
+            State::KeptRead => {
+                read_kept = true;
+                self.state.d.next = State::KeptWait;
+            }
+            State::KeptWait => self.state.d.next = State::KeptTake,
+            State::KeptTake => {
                 let mut again = e;
                 again.eqn = kept.eqn.cast::<8>();
                 again.kind = kept.kind.cast::<8>();
-                again.number = (slot & elab!(bits::<14>(self._objects.0 - 1))).cast::<24>();
+                again.number = (slot & object).cast::<24>();
                 again.value = kept.value.cast::<32>();
                 self.taken.d.next = again;
-                address = kept.eqn;
-                self.eqn.d.next = address;
+                self.eqn.d.next = kept.eqn;
                 self.beyond.d.next = false;
                 self.job.d.next = Job::Again;
                 if kept.valid {
-                    read = true;
                     self.state.d.next = State::Read;
                 } else {
                     self.state.d.next = State::Idle;
@@ -408,27 +452,33 @@ impl Logic for EventQueue {
                     }
                 }
             }
-            State::Read => self.state.d.next = State::Decide,
-            State::Decide => {
+            State::Read => {
+                read = true;
+                read_kept = job == Job::New;
+                self.state.d.next = State::Wait;
+            }
+            State::Wait => self.state.d.next = State::Count,
+            State::Count => {
+                self.table.rvalid.next = job == Job::Table;
+                self.state.d.next = if job == Job::Table { State::Idle } else { State::Judge };
+            }
+            State::Judge => self.state.d.next = State::Weigh,
+            State::Weigh => self.state.d.next = State::Act,
+            State::Act => {
                 self.state.d.next = State::Idle;
-                if job == Job::Table {
-                    self.table.rvalid.next = true;
-                } else if !(is_event && self.beyond.q.val()) {
+                if acts {
                     live_we = true;
                     if adds {
                         live_next.producer = live.producer + 1;
                         self.write_due.d.next = true;
+                        self.is_message.d.next = false;
                         self.state.d.next = State::Emit;
                     }
                     live_next.armed = armed && !fire;
-                    if fire {
-                        let on: Bits<32> = 1.into();
-                        pending |= on << row.vector;
-                        timing &= !here;
-                    } else if start {
+                    if start {
                         live_next.deadline = now + row.moderation_cycles.cast::<32>();
                         timing |= here;
-                    } else if held_then == 0 || !armed {
+                    } else if fire || !self.some.q.val() || !armed {
                         timing &= !here;
                     }
                     // Kept events: one more, one less, or worth another look.
@@ -444,23 +494,21 @@ impl Logic for EventQueue {
                         kept_we = true;
                         kept_next.valid = false;
                         kept_count -= 1;
-                    }
-                    if job == Job::Bell && (blocked & here).any() && !full {
+                    } else if job == Job::Look && self.was_blocked.q.val() && !full {
                         blocked &= !here;
-                        look = elab!(bits::<15>(4 * self._objects.0));
+                        look = slots;
                     }
                 }
             }
-            State::MsixAddress => self.state.d.next = State::MsixData,
-            State::MsixData => self.state.d.next = State::MsixWait,
-            State::MsixWait => self.state.d.next = State::MsixFill,
-            State::MsixFill => {
-                self.write_due.d.next = true;
-                self.state.d.next = State::Emit;
+            State::Message => {
+                if self.messages.done.val() {
+                    self.write_due.d.next = true;
+                    self.is_message.d.next = true;
+                    self.state.d.next = State::Emit;
+                }
             }
             State::Emit => {
-                // Parity comes in the first cycle: no EQE goes anywhere by a damaged row.
-                if self.write.ready.val() || bad {
+                if self.write.ready.val() {
                     self.write_due.d.next = false;
                     self.state.d.next = State::Idle;
                 }
@@ -468,10 +516,10 @@ impl Logic for EventQueue {
         }
 
         // A doorbell's bits win over the engine's: it comes later.
-        if rings {
-            let bell = one << rung;
+        if rang {
+            let bell = one << rung_eqn;
             moved |= bell;
-            if ring.arm {
+            if rung.arm {
                 arms |= bell;
             }
         }
@@ -479,292 +527,69 @@ impl Logic for EventQueue {
         self.moved.d.next = moved;
         self.timing.d.next = timing;
         self.blocked.d.next = blocked;
-        self.pending.d.next = pending;
         self.look.d.next = look;
         self.kept_count.d.next = kept_count;
-        self.slot.d.next = slot;
 
-        let mut w = self.write_data.q.val();
-        w.is_inline = true;
-        w.buf = 0.into();
-        w.rows = 0.into();
-        let place = live.producer & (size - 1);
-        let phase = !live.producer.get_bit(row.log2.index());
-        if state == State::Decide {
-            w.iova = cat!(row.page, bits::<12>(0)) + cat!(64; bits::<36>(0), place, bits::<4>(0));
-            w.len = 16.into();
-            w.data = cat!(256;
-                bits::<128>(0), bits::<7>(0), phase, bits::<24>(0), e.value, bits::<8>(0), e.number, bits::<24>(0), e.kind);
-        } else if state == State::MsixWait {
-            w.iova = self.msix_half.val();
-            w.len = 4.into();
-        } else if state == State::MsixFill {
-            w.data = self.msix_half.val().get_bits::<32>(0).cast::<256>();
-        }
-        self.write_data.d.next = w;
-        self.write.data.next = self.write_data.q.val();
-        self.write.valid.next = self.write_due.q.val() && !bad;
-        self.msix_re.next = state == State::MsixAddress || state == State::MsixData;
-        self.msix_addr.next = cat!(self.vector.q.val(), state == State::MsixData);
-        self.msix_pending.next = self.pending.q.val();
+        // The write. A ring is aligned to 4096, so that its place begins above bit 11. Of a message the lowest bytes count.
+        let place = self.place.q.val();
+        self.address.d.next = row.page + place.get_bits::<16>(8).cast::<52>();
+        let is_message = self.is_message.q.val();
+        let entry = cat!(128;
+            bits::<7>(0), self.phase.q.val(), bits::<24>(0), e.value, bits::<8>(0), e.number, bits::<24>(0), e.kind);
+        let lowest = if is_message { self.messages.data.val() } else { entry.get_bits::<32>(0) };
+        self.write.valid.next = self.write_due.q.val();
+        self.write.data.next = DmaWrite {
+            iova: if is_message {
+                self.messages.address.val()
+            } else {
+                cat!(64; self.address.q.val(), place.get_bits::<8>(0), bits::<4>(0))
+            },
+            len: if is_message { 4.into() } else { 16.into() },
+            is_inline: true,
+            buf: 0.into(),
+            data: cat!(256; bits::<128>(0), entry.get_bits::<96>(32), lowest),
+            rows: 0.into(),
+        };
+        self.messages.mask.next = self.msix_mask.val();
+        self.messages.half.next = self.msix_half.val();
+        self.msix_re.next = self.messages.re.val();
+        self.msix_addr.next = self.messages.addr.val();
+        self.msix_pending.next = self.messages.pending.val();
         self.table.rdata.next = cat!(512;
             bits::<328>(0), live.producer, bits::<8>(0), row.moderation_cycles, row.page, bits::<12>(0), bits::<8>(0),
             row.moderation_count, bits::<4>(0), row.owner, bits::<3>(0), row.vector, bits::<3>(0), row.log2, bits::<7>(0),
             row.valid);
 
         // Table ports.
+        let clears = state == State::Clear;
+        let clear = self.clear.q.val();
         self.rows.we.next = rows_we;
-        self.rows.waddr.next = address.cast::<24>();
+        self.rows.waddr.next = (if clears { clear.get_bits::<6>(0) & last } else { eqn }).cast::<24>();
         self.rows.wdata.next = rows_next;
         self.rows.re.next = read;
-        self.rows.raddr.next = address.cast::<24>();
+        self.rows.raddr.next = eqn.cast::<24>();
         self.live.we.next = live_we;
-        self.live.waddr.next = address.cast::<24>();
+        self.live.waddr.next = eqn.cast::<24>();
         self.live.wdata.next = live_next;
         self.live.re.next = read;
-        self.live.raddr.next = address.cast::<24>();
+        self.live.raddr.next = eqn.cast::<24>();
         self.consumer.we.next = consumer_we;
         self.consumer.waddr.next = consumer_eqn.cast::<24>();
         self.consumer.wdata.next = consumer_next;
         self.consumer.re.next = read;
-        self.consumer.raddr.next = address.cast::<24>();
+        self.consumer.raddr.next = eqn.cast::<24>();
         if read {
-            self.met.d.next = consumer_we && consumer_eqn == address;
-            self.met_index.d.next = consumer_next;
+            self.met.d.next = rang && rung_eqn == eqn;
+            self.met_index.d.next = rung.index;
         }
         self.kept.we.next = kept_we;
-        self.kept.waddr.next = kept_slot.cast::<24>();
+        self.kept.waddr.next = (if clears { clear } else { slot }).cast::<24>();
         self.kept.wdata.next = kept_next;
         self.kept.re.next = read_kept;
         self.kept.raddr.next = slot.cast::<24>();
     }
 }
 
-const _: () = assert!(MSIX_VECTORS == 32);
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::queue::testing::{read_row, write_row};
-    use abi::queue::eqe;
-    use rand::RngExt;
-
-    use std::collections::{BTreeMap, btree_map::Entry};
-    use verilate::{
-        Model, Options,
-        bench::{self, Actor, Beat, Stall},
-    };
-
-    const EQS: usize = 8;
-
-    fn model() -> Model {
-        let mut m = Model::of(|| EventQueue::new(EQS, 64), Options::default()).unwrap();
-        m.reset();
-        m
-    }
-
-    fn row(log2: u64, vector: u64, count: u64, cycles: u64) -> [u8; 64] {
-        let mut row = [0; 64];
-        eq::VALID.set(&mut row, 1);
-        eq::LOG2_ENTRIES.set(&mut row, log2);
-        eq::VECTOR.set(&mut row, vector);
-        eq::OWNER.set(&mut row, 3);
-        eq::MODERATION_COUNT.set(&mut row, count);
-        eq::MODERATION_CYCLES.set(&mut row, cycles);
-        eq::BASE.set(&mut row, vector << 20 | 0x1000);
-        row
-    }
-
-    fn ring(m: &mut Model, eqn: usize, consumer: u64, arm: bool) {
-        let bell = Ring {
-            number: bits::<12>(eqn as u64),
-            index: bits::<24>(consumer),
-            arm,
-            arm_solicited: false,
-            sequence: 0.into(),
-        };
-        m.set_bytes("ring", &verilate::bits::of(bell));
-        m.set("ring_valid", 1);
-    }
-
-    fn event(eqn: usize, kind: u8, number: u64, value: u64) -> Event {
-        Event {
-            eqn: bits::<8>(eqn as u64),
-            kind: bits::<8>(kind as u64),
-            number: bits::<24>(number),
-            value: bits::<32>(value),
-        }
-    }
-
-    /// The MSI-X table in registers: vector v writes v + 0x500 to 0xfee0_0000_0000 + 4 v.
-    #[derive(Default)]
-    struct Msix([u64; 2]);
-    impl Actor for Msix {
-        fn drive(&mut self, m: &mut Model) {
-            let v = self.0[1] / 2;
-            m.set("msix_half", if self.0[1] & 1 == 0 { 0xfee0_0000_0000 + 4 * v } else { 0x500 + v });
-            let cycle = m.cycle();
-            m.set("now", cycle);
-        }
-        fn observe(&mut self, m: &Model) {
-            self.0[1] = self.0[0];
-            if m.bit("msix_re") {
-                self.0[0] = m.get("msix_addr");
-            }
-        }
-        fn done(&self) -> bool {
-            true
-        }
-        fn status(&self) -> String {
-            String::new()
-        }
-    }
-
-    /// The vector, when a write is a message.
-    fn message(beat: &Beat) -> Option<usize> {
-        let v = (beat.get("iova").checked_sub(0xfee0_0000_0000)? / 4) as usize;
-        assert_eq!(
-            (beat.get("len"), beat.bytes("data.data")[..4].to_vec()),
-            (4, (0x500 + v as u32).to_le_bytes().to_vec())
-        );
-        Some(v)
-    }
-
-    #[derive(Default)]
-    struct Eq {
-        written: u64,
-        consumed: u64,
-        rung: u64,
-        armed: bool,
-    }
-
-    #[test]
-    fn every_event_arrives_once_and_every_arm_interrupts() {
-        let seed = 11;
-        println!("seed {seed}");
-        let mut rng = verilate::rng(seed);
-        let mut m = model();
-        // EQ e has 2^(e % 4) entries and vector 8 + e; CQ c reports to EQ c % 8; QP errors go to EQ 0.
-        for e in 0..EQS {
-            write_row(&mut m, e, &row(e as u64 % 4, 8 + e as u64, [0, 1, 3][e % 3], 200 * (e as u64 % 2)));
-        }
-        let mut sources: Vec<_> = (0..REPORTERS)
-            .map(|i| bench::Source::new(&m, &format!("event[{i}]"), Stall::Random, seed + i as u64))
-            .collect();
-        let mut w = bench::Sink::new(&m, "write", Stall::Random, seed + 9);
-        let mut msix = Msix::default();
-        let mut eqs: Vec<Eq> = (0..EQS).map(|_| Eq::default()).collect();
-        let mut waiting: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-        let (mut sent, mut messages, mut idle) = (0, 0, 0);
-        let total = verilate::scale(2000);
-        while idle < 6000 {
-            idle += 1;
-            if sent < total && rng.random_bool(0.1) {
-                let number = rng.random_range(0..64);
-                let kind = if rng.random_bool(0.7) { event::COMPLETION } else { event::QP_ERROR };
-                let eqn = if kind == event::COMPLETION { number as usize % EQS } else { 0 };
-                if let Entry::Vacant(place) = waiting.entry((kind.into(), number)) {
-                    let value = rng.random_range(0..256);
-                    place.insert(value);
-                    sources[rng.random_range(0..REPORTERS)].send(event(eqn, kind, number, value));
-                    sent += 1;
-                    idle = 0;
-                }
-            }
-            m.set("ring_valid", 0);
-            let e = rng.random_range(0..EQS);
-            let q = &mut eqs[e];
-            if rng.random_bool(0.02) {
-                q.consumed = rng.random_range(q.rung..=q.written);
-                let arm = !q.armed && rng.random_bool(0.7);
-                (q.armed, q.rung) = (q.armed || arm, q.consumed);
-                ring(&mut m, e, q.consumed, arm);
-            }
-            if rng.random_bool(0.01) {
-                let mask = if sent < total { rng.random_range(0..1 << 32) } else { 0 };
-                m.set("msix_mask", mask);
-            }
-            let mut actors: Vec<&mut dyn Actor> = sources.iter_mut().map(|s| s as &mut dyn Actor).collect();
-            actors.extend([&mut w as &mut dyn Actor, &mut msix]);
-            bench::cycle(&mut m, &mut actors);
-            while let Some(beat) = w.pop() {
-                idle = 0;
-                if let Some(v) = message(&beat) {
-                    assert!(eqs[v - 8].armed, "EQ {} interrupts unarmed", v - 8);
-                    eqs[v - 8].armed = false;
-                    messages += 1;
-                    continue;
-                }
-                let e = (beat.get("iova") >> 20) as usize - 8;
-                let q = &mut eqs[e];
-                assert_eq!(beat.get("iova"), ((8 + e as u64) << 20) + 0x1000 + (q.written % (1 << (e % 4))) * 16);
-                let entry = beat.bytes("data.data");
-                assert!(q.written - q.rung < 1 << (e % 4), "EQ {e} ran over");
-                assert_eq!(eqe::PHASE.get(&entry), !(q.written >> (e % 4)) & 1);
-                let object = (eqe::TYPE.get(&entry), eqe::NUMBER.get(&entry));
-                assert_eq!(waiting.remove(&object), Some(eqe::DATA.get(&entry)), "{object:?}");
-                assert_eq!(e, if object.0 == event::COMPLETION as u64 { object.1 as usize % EQS } else { 0 });
-                q.written += 1;
-            }
-        }
-        assert!(waiting.is_empty(), "lost: {waiting:?}");
-        assert!(sent == total && messages > 100);
-        for (e, q) in eqs.iter().enumerate() {
-            assert!(!q.armed || q.written == q.rung, "EQ {e} sleeps over {} entries", q.written - q.rung);
-            assert_eq!(eq::PRODUCER.get(&read_row(&mut m, e)), q.written);
-        }
-    }
-
-    #[test]
-    fn moderation_counts_and_times() {
-        let mut m = model();
-        write_row(&mut m, 1, &row(4, 2, 4, 500));
-        let mut s = bench::Source::new(&m, "event[0]", Stall::Never, 1);
-        let mut w = bench::Sink::new(&m, "write", Stall::Never, 2);
-        let mut msix = Msix::default();
-        let mut waits = vec![];
-        let mut consumer = 0;
-        for count in [4, 1, 6] {
-            ring(&mut m, 1, consumer, true);
-            bench::cycle(&mut m, &mut [&mut s, &mut w, &mut msix]);
-            m.set("ring_valid", 0);
-            (0..count).for_each(|i| s.send(event(1, event::COMPLETION, i, 0)));
-            let start = m.cycle();
-            let mut got = 0;
-            while m.cycle() < start + 1000 {
-                bench::cycle(&mut m, &mut [&mut s, &mut w, &mut msix]);
-                while let Some(beat) = w.pop() {
-                    if message(&beat).is_some() {
-                        waits.push(m.cycle() - start);
-                    } else {
-                        got += 1;
-                    }
-                }
-            }
-            assert_eq!(got, count);
-            consumer += count;
-        }
-        assert_eq!(waits.len(), 3);
-        assert!(waits[0] < 40 && (500..560).contains(&waits[1]) && waits[2] < 40, "{waits:?}");
-    }
-
-    #[test]
-    fn a_masked_vector_waits_and_is_sent_once() {
-        let mut m = model();
-        write_row(&mut m, 0, &row(4, 5, 0, 0));
-        let mut s = bench::Source::new(&m, "event[3]", Stall::Never, 1);
-        let mut w = bench::Sink::new(&m, "write", Stall::Never, 2);
-        let mut msix = Msix::default();
-        m.set("msix_mask", 1 << 5);
-        ring(&mut m, 0, 0, true);
-        bench::cycle(&mut m, &mut [&mut s, &mut w, &mut msix]);
-        m.set("ring_valid", 0);
-        s.send(event(0, event::DOORBELL, 77, 3));
-        bench::run(&mut m, &mut [&mut s, &mut w, &mut msix], 1000);
-        assert_eq!((w.len(), m.get("msix_pending")), (1, 1 << 5));
-        w.pop();
-        m.set("msix_mask", 0);
-        bench::run(&mut m, &mut [&mut s, &mut w, &mut msix], 1000);
-        assert_eq!((w.pop().and_then(|b| message(&b)), w.len(), m.get("msix_pending")), (Some(5), 0, 0));
-    }
-}
+#[path = "event_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@ pub mod completion;
 pub mod doorbell;
 pub mod event;
 pub mod flags;
+pub mod messages;
 pub mod scheduler;
 #[cfg(test)]
 pub(crate) mod testing;
