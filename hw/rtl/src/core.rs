@@ -28,9 +28,12 @@ use crate::queue::{
     work_queue::WorkQueue,
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
-use crate::transport::{Commit, Completer, Dispatch, Requester, Respond, Responder, least_timer};
+use crate::transport::{Commit, Completer, Dispatch, Requester, Resources, Respond, Responder, least_timer};
 use crate::wire::{ingress::Ingress, transmit::Transmit};
-use abi::{status::counter, table::id};
+use abi::{
+    status::{cause, counter},
+    table::id,
+};
 use hdl::prelude::*;
 
 /// Sizes of a core, beside its width and its number of QPs, which are parameters of the type.
@@ -208,7 +211,7 @@ pub struct Core<const W: usize, const N: usize> {
     records: Table<Record>,
     landings: Table<Bits<512>>,
     sent: FreshTable<Sent>,
-    resources: Table<ReadResource>,
+    resources: Resources,
 
     packets_in: Reg<Bits<16>>,
 }
@@ -258,7 +261,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             dispatch: Default::default(),
             responder: Responder::new(N),
             completer: Completer::new(N, tick, least_timer(W, tick)),
-            landing: Default::default(),
+            landing: Landing::new(N),
             commit: Default::default(),
             respond: Default::default(),
             scheduler: Default::default(),
@@ -282,7 +285,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             records: Table::new(N * 128, "ultra"),
             landings: Table::new(N * 16, "ultra"),
             sent: FreshTable::new(N, ""),
-            resources: Table::new(N * 16, "block"),
+            resources: Resources::new(N),
             packets_in: Default::default(),
         }
     }
@@ -306,6 +309,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         clock!(self, clock, dma_read, dma_write, writes);
         self.control.rst.next = self.rst.val();
         self.rx_buffer.rst.next = rst;
+        self.resources.rst.next = rst;
         self.loopback.rst.next = rst;
         self.sentry.rst.next = rst;
         self.ingress.rst.next = rst;
@@ -359,19 +363,24 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.responder.soon_valid.next = self.ingress.soon_valid.val();
         self.completer.soon.next = self.ingress.soon.val();
         self.completer.soon_valid.next = self.ingress.soon_valid.val();
-        self.completion.soon.next = self.landing.landed.data.val().op.completion.cqn;
+        self.completion.soon.next = self.landing.landed.data.val().completion.cqn;
         self.completion.soon_valid.next = self.landing.landed.valid.val();
         self.commit.issued.next = self.dma_write.issued.val();
+        self.commit.performed.next = self.dma_write.performed.val();
         Source::<Completion>::join(&mut self.commit.completion, &mut self.completion.completion);
         Source::<ReplyGo>::join(&mut self.commit.go, &mut self.respond.go);
 
-        comment!("READ resources: written by the responder, read by the response engine");
+        comment!("READ resources: written and searched by the responder, read by the response engine");
         self.resources.we.next = self.responder.res_we.val();
         self.resources.waddr.next = self.responder.res_addr.val();
         self.resources.wdata.next = self.responder.res.val();
         self.resources.re.next = self.respond.res_re.val();
         self.resources.raddr.next = self.respond.res_addr.val();
-        self.respond.res.next = self.resources.rdata.val();
+        self.respond.res.next = self.resources.res.val();
+        self.resources.seek.next = self.responder.seek.val();
+        self.resources.seek_at.next = self.responder.seek_at.val();
+        self.responder.saved.next = self.resources.found.val();
+        self.responder.saved_valid.next = self.resources.found_valid.val();
         self.respond.reads_re.next = self.responder.reads_re.val();
         self.respond.reads_addr.next = self.responder.reads_addr.val();
         self.responder.reads.next = self.respond.reads.val();
@@ -452,7 +461,6 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<TxLeft>::join(&mut self.transmit.left, &mut self.completer.left);
         self.respond.queued.next = self.transmit.queued.val();
         self.respond.gone.next = self.transmit.gone.val();
-        self.respond.performed.next = self.dma_write.performed.val();
         let fault = self.transmit.fault.data.val();
         let faulty = self.transmit.fault.valid.val();
         self.requester.fault.data.next = fault;
@@ -657,9 +665,15 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.trace_completer.next = self.completer.count.val();
         // A frame frees its rows with its last step; wake-up calls have none.
         let through = self.landing.landed.data.val();
-        self.trace_landed.next = landed && through.op.rows.any();
-        self.trace_response.next = through.op.response;
-        self.trace_cause.next = through.cause;
+        self.trace_landed.next = landed && through.frame;
+        self.trace_response.next = through.response;
+        self.trace_cause.next = if through.fault {
+            through.cause
+        } else if through.flushed {
+            bits::<8>(cause::FLUSHED as u64)
+        } else {
+            0.into()
+        };
         self.trace_reset.next = rst;
     }
 }

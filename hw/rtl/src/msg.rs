@@ -127,7 +127,7 @@ pub struct RxOp {
     pub generation: Gen,
     /// From the completer (a response), not the responder (a request).
     pub response: Bit,
-    /// Writes `len` bytes from the receive buffer at `buf` to `va` under `key`.
+    /// Writes `len` bytes, at least one, from the receive buffer at `buf` to `va` under `key`.
     pub write: Bit,
     /// Key number and key byte.
     pub key: Bits<32>,
@@ -160,16 +160,41 @@ pub struct RxOp {
     pub completion: Completion,
 }
 
-/// A landed packet. Source: memory/landing. Sink: transport/commit.
+/// A packet that has landed, or could not: what its last step says, and the verdict. Source: memory/landing. Sink:
+/// transport/commit.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Landed {
-    /// Why it could not land (`abi::status::cause`), or 0.
+    /// A step failed: `cause` (`abi::status::cause`) says why.
+    pub fault: Bit,
+    /// It came after the first fault of its QP's side, and was dropped.
+    pub flushed: Bit,
+    /// Why it failed, or 0.
     pub cause: Bits<8>,
-    /// The last step of the packet.
-    pub op: RxOp,
+    /// The last step writes: what follows waits until the write channel has that write.
+    pub wrote: Bit,
+    /// It is the memory of a local WQE, not that of the peer's key.
+    pub own: Bit,
+    /// It was a frame, not a wake-up call.
+    pub frame: Bit,
+    /// The rest as in [`RxOp`].
+    pub qpn: Qp,
+    /// Its generation.
+    pub generation: Gen,
+    /// From the completer.
+    pub response: Bit,
+    /// Counted by commit.
+    pub accepted: Bit,
+    /// Further steps belong to its turn.
+    pub more: Bit,
+    /// PSN of the packet.
+    pub psn: Psn,
+    /// What to answer.
+    pub reply: Reply,
+    /// What to complete.
+    pub completion: Completion,
 }
 
-/// Work for the response engine, in order. Source: transport/commit. Sink: transport/respond.
+/// Work for the response engine, in order. A READ comes when all writes before it are performed. Source: transport/commit. Sink: transport/respond.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct ReplyGo {
     /// QP.
@@ -178,8 +203,6 @@ pub struct ReplyGo {
     pub generation: Gen,
     /// What to send.
     pub reply: Reply,
-    /// A READ starts when the write channel has performed this many tickets.
-    pub ticket: Bits<16>,
 }
 
 /// One stretch of a packet to be sent. `first` opens a frame, and only there the header fields count.

@@ -8,16 +8,17 @@
 //! error, go                      valid (in 1 if there is no completion)
 //! landed                                   take     (2 cycles per packet without a completion)
 //! ```
-//! It waits for the completion queues (which wait for the write channel only), for `qp_state`'s intake, and for the
-//! response engine's intake, which has room for every reply and at most waits for the write channel.
+//! A READ is handed on when the host has performed all writes before it: the memory that it reads is new.
+//!
+//! It waits for the completion queues and the performed writes (which wait for the write channel only), for `qp_state`'s intake, and for the
+//! response engine's intake, which has room for every reply and waits for nobody.
 
 use crate::{
     msg::*,
     stream::{Sink, Source},
 };
 use abi::{
-    status::{cause, counter, wc},
-    table::access,
+    status::{counter, wc},
     wire::syndrome,
 };
 use hdl::prelude::*;
@@ -27,8 +28,9 @@ use hdl::prelude::*;
 pub struct Commit {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
-    /// Write tickets given out so far: a READ waits until all of them are performed.
+    /// Write tickets given out so far, those of this cycle and perhaps of the next one included or not; and performed.
     pub issued: Signal<In, Bits<16>>,
+    pub performed: Signal<In, Bits<16>>,
     pub landed: Sink<Landed>,
     /// The channel has all writes of the packets that have landed.
     pub written: Signal<In, Bit>,
@@ -45,9 +47,12 @@ pub struct Commit {
     has_go: Reg<Bit>,
     /// The packet's writes are in the channel.
     clear: Reg<Bit>,
-    /// `ticket` is noted.
-    noted: Reg<Bit>,
+    /// All writes that were issued up to the cycle before are performed.
+    calm: Reg<Bit>,
+    /// Those before the reply at hand were issued when `ticket` was; it is noted; they are performed.
     ticket: DFF<Bits<16>>,
+    noted: Reg<Bit>,
+    performed_q: Reg<Bit>,
     completion_q: DFF<Completion>,
     error_q: DFF<QpError>,
     go_q: DFF<ReplyGo>,
@@ -61,80 +66,88 @@ pub struct Commit {
 impl Logic for Commit {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, has_completion, has_error, has_go, clear, noted, count_q);
+        regs!(self, clock, rst, has_completion, has_error, has_go, clear, calm, noted, performed_q, count_q);
         regs!(self, clock, rst, came, done, through_q);
         dff_setup!(self, clock, ticket, completion_q, error_q, go_q);
         let (c, e, g) = (self.has_completion.q.val(), self.has_error.q.val(), self.has_go.q.val());
+        let landed = self.landed.data.val();
         let ready = !c && !e && !g;
+        let take = self.landed.valid.val() && ready;
         self.landed.ready.next = ready;
         let clear = self.clear.q.val() || self.written.val();
-        self.clear.d.next = clear && !ready;
+        self.clear.d.next = if take { !landed.wrote } else { clear };
         let behind = clear && !c;
+
+        // The writes before a READ are those that the channel has when the READ is first here.
+        let (issued, performed) = (self.issued.val(), self.performed.val());
+        self.calm.d.next = issued == performed;
+        self.noted.d.next = g;
+        if !self.noted.q.val() {
+            self.ticket.d.next = issued;
+        }
+        let due = self.calm.q.val() || self.performed_q.q.val();
+        let reached = self.noted.q.val() && !(performed - self.ticket.q.val()).get_bit(15);
+        self.performed_q.d.next = g && (due || reached);
+        let goes = behind && (due || !self.go_q.q.val().reply.read);
+
         self.completion.data.next = self.completion_q.q.val();
         self.completion.valid.next = c && clear;
         self.error.data.next = self.error_q.q.val();
         self.error.valid.next = e && behind;
         self.go.data.next = self.go_q.q.val();
-        self.go.valid.next = g && behind;
+        self.go.valid.next = g && goes;
         if self.completion.ready.val() && clear {
             self.has_completion.d.next = false;
         }
         if self.error.ready.val() && behind {
             self.has_error.d.next = false;
         }
-        if self.go.ready.val() && behind {
+        if self.go.ready.val() && goes {
             self.has_go.d.next = false;
         }
-        // The writes before a READ are those issued when it is first offered.
-        let ticket = if self.noted.q.val() { self.ticket.q.val() } else { self.issued.val() };
-        self.go.data.next.ticket = ticket;
-        self.ticket.d.next = ticket;
-        self.noted.d.next = g && behind;
 
-        let landed = self.landed.data.val();
-        let op = landed.op;
-        let good = landed.cause == cause::NONE;
-        let flushed = landed.cause == cause::FLUSHED;
-        let fault = !good && !flushed;
-        // A receive WQE's own memory was at fault, not the peer's key.
-        let own = op.response || op.need == access::LOCAL_WRITE;
-
-        let mut completion = op.completion;
-        let mut reply = op.reply;
-        if fault {
-            completion.valid = own;
+        let mut completion = landed.completion;
+        let mut reply = landed.reply;
+        if landed.fault {
+            // A receive WQE's own memory was at fault, or the peer's key.
+            completion.valid = landed.own;
             completion.status = wc::LOC_PROT.to_bits();
             completion.cause = landed.cause;
             // Raw frames, those of QP 0, are not answered.
-            reply.ack = !op.response && op.qpn.any();
+            reply.ack = !landed.response && landed.qpn.any();
             reply.read = false;
-            reply.psn = op.psn;
-            reply.syndrome =
-                if own { syndrome::NAK_REMOTE_OPERATION.to_bits() } else { syndrome::NAK_REMOTE_ACCESS.to_bits() };
+            reply.psn = landed.psn;
+            reply.syndrome = if landed.own {
+                syndrome::NAK_REMOTE_OPERATION.to_bits()
+            } else {
+                syndrome::NAK_REMOTE_ACCESS.to_bits()
+            };
         }
         let mut count: Bits<64> = 0.into();
-        if self.landed.valid.val() && ready {
-            self.has_completion.d.next = completion.valid && !flushed;
-            self.has_error.d.next = completion.cause.any() && !flushed;
-            self.has_go.d.next = (reply.ack || reply.read) && !flushed;
+        if take {
+            self.has_completion.d.next = completion.valid && !landed.flushed;
+            self.has_error.d.next = (landed.fault || completion.cause.any()) && !landed.flushed;
+            self.has_go.d.next = (reply.ack || reply.read) && !landed.flushed;
+            count = count.replace_bit(counter::RX_ACCEPTED, landed.accepted && !landed.fault && !landed.flushed);
+            count = count.replace_bit(counter::RX_QP_STATE, landed.accepted && landed.flushed);
+            count = count.replace_bit(counter::RX_REMOTE_ACCESS, landed.accepted && landed.fault && !landed.own);
+            count = count.replace_bit(counter::RX_REMOTE_OPERATION, landed.accepted && landed.fault && landed.own);
+        }
+        if ready {
             self.completion_q.d.next = completion;
             self.error_q.d.next = QpError {
-                qpn: op.qpn,
-                generation: op.generation,
+                qpn: landed.qpn,
+                generation: landed.generation,
                 any_generation: false,
                 cause: completion.cause,
                 event: !completion.valid,
             };
-            self.go_q.d.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply, ticket: 0.into() };
-            count = count.replace_bit(counter::RX_ACCEPTED, op.accepted && good);
-            count = count.replace_bit(counter::RX_QP_STATE, op.accepted && flushed);
-            count = count.replace_bit(counter::RX_REMOTE_ACCESS, op.accepted && fault && !own);
-            count = count.replace_bit(counter::RX_REMOTE_OPERATION, op.accepted && fault && own);
+            self.go_q.d.next = ReplyGo { qpn: landed.qpn, generation: landed.generation, reply };
         }
         self.count_q.d.next = count;
 
         // Nothing is pending here: all that came has been handed on. Nothing is under way behind: nor is what was handed on.
-        if self.landed.valid.val() && ready && !op.more {
+        if take && !landed.more {
             self.came.d.next = self.came.q.val() + 1;
         }
         if ready {
@@ -152,6 +165,7 @@ impl Logic for Commit {
 mod tests {
     use super::*;
     use crate::transport::kit::{bytes_of, options};
+    use abi::status::cause;
     use rand::RngExt;
     use std::collections::BTreeMap;
     use verilate::{
@@ -159,18 +173,33 @@ mod tests {
         bench::{self, Actor, Sink, Source, Stall},
     };
 
-    /// The channel has all writes of the packets that have landed in some cycles: nothing follows from a packet before.
-    struct Written {
+    /// The write channel: it takes a packet's last write some cycles after the packet has landed, and performs it later still.
+    /// Nothing follows from a packet before the first, no READ is handed on before the second.
+    struct Channel {
         rng: rand_chacha::ChaCha8Rng,
         rate: f64,
-        waits: bool,
+        /// Of what is still to land: it writes, and is a READ.
+        steps: std::collections::VecDeque<(bool, bool)>,
         up: bool,
+        waits: bool,
+        /// The reply at hand is a READ, before which so many writes were issued.
+        read: Option<u16>,
+        issued: u16,
+        performed: u16,
         counts: BTreeMap<usize, u64>,
+        waited: u64,
     }
-    impl Actor for Written {
+    impl Actor for Channel {
         fn drive(&mut self, m: &mut Model) {
             self.up = self.rng.random_bool(self.rate);
+            // Writes of others as well.
+            self.issued = self.issued.wrapping_add(u16::from(self.rng.random_bool(0.1)));
+            if self.performed != self.issued && self.rng.random_bool(0.3) {
+                self.performed = self.performed.wrapping_add(1);
+            }
             m.set("written", self.up.into());
+            m.set("issued", self.issued.into());
+            m.set("performed", self.performed.into());
         }
         fn observe(&mut self, m: &Model) {
             let count = m.get("count");
@@ -178,13 +207,22 @@ mod tests {
             self.waits &= !self.up;
             let valid = ["completion.valid", "error.valid", "go.valid"].map(|name| m.bit(name));
             assert!(!self.waits || valid == [false; 3], "a consequence before the packet's writes");
-            self.waits |= m.bit("landed.valid") && m.bit("landed.ready");
+            if let Some(ticket) = self.read.filter(|_| valid[2]) {
+                assert!(self.performed.wrapping_sub(ticket) < 1 << 15, "a READ before the writes in front of it");
+                self.waited += u64::from(ticket == self.performed);
+            }
+            if m.bit("landed.valid") && m.bit("landed.ready") {
+                let (wrote, read) = self.steps.pop_front().unwrap();
+                self.waits = wrote;
+                self.issued = self.issued.wrapping_add(wrote.into());
+                self.read = read.then_some(self.issued);
+            }
         }
         fn done(&self) -> bool {
             true
         }
         fn status(&self) -> String {
-            String::new()
+            format!("{} of {} writes performed", self.performed, self.issued)
         }
     }
 
@@ -233,34 +271,27 @@ mod tests {
     }
 
     /// What a landed packet leads to.
-    fn reference(l: &Landed, issued: u64) -> (Option<Completion>, Option<QpError>, Option<ReplyGo>) {
-        let why = l.cause.to_u64() as u8;
-        let (mut completion, mut reply) = (l.op.completion, l.op.reply);
-        if why == cause::FLUSHED {
+    fn reference(l: &Landed) -> (Option<Completion>, Option<QpError>, Option<ReplyGo>) {
+        let (mut completion, mut reply) = (l.completion, l.reply);
+        if l.flushed {
             return (None, None, None);
         }
-        if why != cause::NONE {
-            let own = l.op.response || l.op.need.to_u64() == 1;
-            completion.valid = own;
+        if l.fault {
+            completion.valid = l.own;
             completion.status = (wc::LOC_PROT as u64).to_bits();
             completion.cause = l.cause;
-            let syndrome: u64 = if own { 0x63 } else { 0x62 };
-            reply = Reply {
-                ack: !l.op.response && l.op.qpn.any(),
-                read: false,
-                psn: l.op.psn,
-                syndrome: syndrome.to_bits(),
-                ..l.op.reply
-            };
+            let syndrome: u64 = if l.own { 0x63 } else { 0x62 };
+            let ack = !l.response && l.qpn.any();
+            reply = Reply { ack, read: false, psn: l.psn, syndrome: syndrome.to_bits(), ..l.reply };
         }
         let error = QpError {
-            qpn: l.op.qpn,
-            generation: l.op.generation,
+            qpn: l.qpn,
+            generation: l.generation,
             any_generation: false,
             cause: completion.cause,
             event: !completion.valid,
         };
-        let go = ReplyGo { qpn: l.op.qpn, generation: l.op.generation, reply, ticket: issued.to_bits() };
+        let go = ReplyGo { qpn: l.qpn, generation: l.generation, reply };
         (
             completion.valid.then_some(completion),
             completion.cause.any().then_some(error),
@@ -274,7 +305,6 @@ mod tests {
         for (seed, stall) in [Stall::Never, Stall::Rate(0.5), Stall::Random].into_iter().enumerate() {
             let mut rng = verilate::rng(seed as u64);
             m.reset();
-            m.set("issued", 0x1234);
             let mut source = Source::new(&m, "landed", stall, 1);
             let mut sinks = ["completion", "error", "go"].map(|name| Sink::new(&m, name, stall, 2));
             let (mut completions, mut errors, mut goes) = (vec![], vec![], vec![]);
@@ -283,41 +313,56 @@ mod tests {
             let (steps, behind_rng) = (Default::default(), verilate::rng(seed as u64 + 10));
             let (came, pending, last, left, completing, through) = Default::default();
             let mut behind = Behind { rng: behind_rng, steps, came, pending, last, left, completing, through };
+            let mut channel = Channel {
+                rng: rng.clone(),
+                rate: if stall == Stall::Never { 1.0 } else { 0.3 },
+                steps: Default::default(),
+                up: false,
+                waits: false,
+                read: None,
+                issued: 0xfff0,
+                performed: 0xfff0,
+                counts: BTreeMap::new(),
+                waited: 0,
+            };
             for i in 0..n {
                 let why = [0, 0, 0, cause::FLUSHED, cause::KEY_INVALID, cause::KEY_BOUNDS][rng.random_range(0..6)];
                 let mut l = Landed { cause: (why as u64).to_bits(), ..Default::default() };
-                l.op.qpn = (rng.random_range(0..4096u64) * u64::from(rng.random_bool(0.9))).to_bits();
-                l.op.generation = rng.random_range(0..256u64).to_bits();
-                l.op.psn = i.to_bits();
-                l.op.response = rng.random_bool(0.3);
-                l.op.need = rng.random_range(1..3u64).to_bits();
-                l.op.accepted = !l.op.response && rng.random_bool(0.5);
-                l.op.reply.ack = !l.op.response && rng.random_bool(0.5);
-                l.op.reply.read = !l.op.response && !l.op.reply.ack && rng.random_bool(0.5);
-                l.op.reply.psn = i.to_bits();
-                l.op.reply.syndrome = 0x1fu64.to_bits();
-                l.op.more = rng.random_bool(0.2);
-                l.op.completion.valid = rng.random_bool(0.3);
-                l.op.completion.length = i.to_bits();
-                if rng.random_bool(0.1) {
-                    l.op.completion.cause = (cause::INVALID_REQUEST as u64).to_bits();
+                l.flushed = why == cause::FLUSHED;
+                l.fault = !l.flushed && why != 0;
+                l.own = rng.random();
+                l.qpn = (rng.random_range(0..4096u64) * u64::from(rng.random_bool(0.9))).to_bits();
+                l.generation = rng.random_range(0..256u64).to_bits();
+                l.psn = i.to_bits();
+                l.response = rng.random_bool(0.3);
+                l.accepted = !l.response && rng.random_bool(0.5);
+                l.reply.ack = !l.response && rng.random_bool(0.5);
+                l.reply.read = !l.response && !l.reply.ack && rng.random_bool(0.5);
+                l.wrote = why == 0 && !l.reply.read && rng.random_bool(0.5);
+                l.reply.psn = i.to_bits();
+                l.reply.syndrome = 0x1fu64.to_bits();
+                l.more = rng.random_bool(0.2);
+                l.completion.valid = rng.random_bool(0.3);
+                l.completion.length = i.to_bits();
+                if !l.fault && rng.random_bool(0.1) {
+                    l.completion.cause = (cause::INVALID_REQUEST as u64).to_bits();
                 }
                 let mut beat = source.beat();
                 beat.set_bytes("data", &bytes_of(l));
                 source.push(beat);
-                let own = l.op.need.to_u64() == 1;
                 let verdict = match why {
                     0 => counter::RX_ACCEPTED,
                     cause::FLUSHED => counter::RX_QP_STATE,
-                    _ if own => counter::RX_REMOTE_OPERATION,
+                    _ if l.own => counter::RX_REMOTE_OPERATION,
                     _ => counter::RX_REMOTE_ACCESS,
                 };
-                if l.op.accepted {
+                if l.accepted {
                     *verdicts.entry(verdict).or_insert(0) += 1;
                 }
-                let (c, e, g) = reference(&l, 0x1234);
+                let (c, e, g) = reference(&l);
+                channel.steps.push_back((l.wrote, !l.flushed && !l.fault && l.reply.read));
                 let consequences = usize::from(c.is_some()) + usize::from(e.is_some()) + usize::from(g.is_some());
-                behind.steps.push_back((consequences, !l.op.more));
+                behind.steps.push_back((consequences, !l.more));
                 completions.extend(c.map(bytes_of));
                 errors.extend(e.map(bytes_of));
                 goes.extend(g.map(bytes_of));
@@ -327,15 +372,14 @@ mod tests {
             }
             let start = m.cycle();
             let [a, b, c] = &mut sinks;
-            let rate = if stall == Stall::Never { 1.0 } else { 0.3 };
-            let mut written = Written { rng: rng.clone(), rate, waits: false, up: false, counts: BTreeMap::new() };
-            bench::run(&mut m, &mut [&mut source, &mut written, &mut behind, a, b, c], 100 * n);
+            bench::run(&mut m, &mut [&mut source, &mut channel, &mut behind, a, b, c], 100 * n);
             if stall == Stall::Never {
                 let cycles = m.cycle() - start - 32;
                 println!("{:.2} cycles per packet", cycles as f64 / n as f64);
-                assert!(cycles <= 3 * n);
+                assert!(cycles <= 4 * n);
             }
-            assert_eq!(written.counts, verdicts);
+            assert_eq!(channel.counts, verdicts);
+            assert!(channel.waited > n / 50, "no READ waited");
             for (sink, want) in sinks.iter_mut().zip([completions, errors, goes]) {
                 for bytes in want {
                     assert_eq!(sink.pop().unwrap().bytes("data"), bytes);

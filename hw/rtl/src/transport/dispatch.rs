@@ -6,7 +6,7 @@
 //!        |                                                  +--> op      (the order FIFO says whose turn it is)
 //! wake --+--> to_completer    completer    from_completer --+
 //! ```
-//! All paths pass through within the cycle. A packet enters an engine only when the order FIFO has room for its turn,
+//! All paths pass through within the cycle, and whose turn it is is known from registers. A packet enters an engine only when the order FIFO has room for its turn,
 //! and each packet yields exactly one op with `last` and
 //! without `more`, so every turn ends. A wake-up call takes a turn like a packet; the
 //! completer has at most one pending and asks for the next after its turn.
@@ -18,8 +18,8 @@ use crate::{
 };
 use hdl::prelude::*;
 
-/// Turns that may be outstanding: both engines hold at most one packet each, and a result register.
-const TURNS: u64 = 16;
+/// Turns that may be outstanding: more than both engines hold, one packet each and a result register.
+const TURNS: usize = 8;
 
 /// See the module.
 #[derive(LogicBlock, Default)]
@@ -31,6 +31,7 @@ pub struct Dispatch {
     /// QPs with which the completer has business of its own (timers, faults of the send side).
     pub wake: Sink<Qp>,
     pub to_responder: Source<RxMeta>,
+    /// A wake-up call ([`WAKE`]) says nothing but `raw`, `opcode`, `qpn`, `rows`.
     pub to_completer: Source<RxMeta>,
     pub from_responder: Sink<RxOp>,
     pub from_completer: Sink<RxOp>,
@@ -38,10 +39,9 @@ pub struct Dispatch {
     pub op: Source<RxOp>,
     /// A packet or a wake-up call has got its turn: it ends with the op that has `last` without `more`.
     pub began: Signal<Out, Bit>,
-    /// Whose turn: bit set for the completer. A ring of [`TURNS`] bits.
-    turns: Reg<Bits<16>>,
-    head: Reg<Bits<4>>,
-    fill: Reg<Bits<5>>,
+    /// Turns that are outstanding, and those of them that are the completer's: the next one is bit 0.
+    turns: Reg<Bits<TURNS>>,
+    completers: Reg<Bits<TURNS>>,
     /// A packet was offered and not taken: no wake-up call may step in front of it.
     offered: Reg<Bit>,
 }
@@ -49,38 +49,20 @@ pub struct Dispatch {
 impl Logic for Dispatch {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, turns, head, fill, offered);
-        let room = self.fill.q.val() != TURNS;
+        regs!(self, clock, rst, turns, completers, offered);
+        let (turns, completers) = (self.turns.q.val(), self.completers.q.val());
+        let room = !turns.get_bit(TURNS - 1);
         let wake = self.wake.valid.val() && !self.offered.q.val();
         let meta = self.meta.data.val();
         let response = !meta.raw && is_response(meta.opcode);
 
-        let mut call = RxMeta {
-            raw: false,
-            buf: 0.into(),
-            payload: 0.into(),
-            rows: 0.into(),
-            opcode: WAKE.to_bits(),
-            qpn: self.wake.data.val().cast::<24>(),
-            psn: 0.into(),
-            pkey: 0.into(),
-            ack_req: false,
-            solicited: false,
-            pad: 0.into(),
-            va: 0.into(),
-            rkey: 0.into(),
-            dma_len: 0.into(),
-            syndrome: 0.into(),
-            msn: 0.into(),
-            imm: 0.into(),
-            sip: 0.into(),
-            ip6: false,
-            gid: 0.into(),
-            vlan: 0.into(),
-            ce: false,
-        };
-        if !wake {
-            call = meta;
+        // A call names a QP and has no rows to free. Nobody reads the rest of it, which may change while it waits.
+        let mut call = meta;
+        if wake {
+            call.raw = false;
+            call.opcode = WAKE.to_bits();
+            call.qpn = self.wake.data.val().cast::<24>();
+            call.rows = 0.into();
         }
         let offer = self.meta.valid.val() && room && !wake;
         self.to_responder.data.next = meta;
@@ -94,32 +76,26 @@ impl Logic for Dispatch {
         self.wake.ready.next = taken_w;
         self.offered.d.next = offer && !(taken_r || taken_c);
 
-        let some = self.fill.q.val().any();
-        let completer = self.turns.q.val().get_bit(self.head.q.val().index());
-        let op = if completer { self.from_completer.data.val() } else { self.from_responder.data.val() };
-        let valid = some && if completer { self.from_completer.valid.val() } else { self.from_responder.valid.val() };
-        self.op.data.next = op;
-        self.op.valid.next = valid;
-        let ready = some && self.op.ready.val();
-        self.from_completer.ready.next = ready && completer;
-        self.from_responder.ready.next = ready && !completer;
+        let (of_r, of_c) = (turns.get_bit(0) && !completers.get_bit(0), turns.get_bit(0) && completers.get_bit(0));
+        let (from_r, from_c) = (self.from_responder.data.val(), self.from_completer.data.val());
+        let (valid_r, valid_c) = (of_r && self.from_responder.valid.val(), of_c && self.from_completer.valid.val());
+        let ready = self.op.ready.val();
+        self.op.data.next = if completers.get_bit(0) { from_c } else { from_r };
+        self.op.valid.next = valid_r || valid_c;
+        self.from_completer.ready.next = ready && of_c;
+        self.from_responder.ready.next = ready && of_r;
 
+        // A turn that ends makes room for the next ones; a new turn takes the lowest free place.
         let push = taken_r || taken_c || taken_w;
         self.began.next = push;
-        let pop = valid && self.op.ready.val() && op.last && !op.more;
-        if push {
-            let tail = self.head.q.val() + self.fill.q.val().get_bits::<4>(0);
-            self.turns.d.next = self.turns.q.val().replace_bit(tail.index(), !taken_r);
-        }
-        if pop {
-            self.head.d.next = self.head.q.val() + 1;
-        }
-        if push && !pop {
-            self.fill.d.next = self.fill.q.val() + 1;
-        }
-        if pop && !push {
-            self.fill.d.next = self.fill.q.val() - 1;
-        }
+        let ends_r = valid_r && from_r.last && !from_r.more;
+        let ends_c = valid_c && from_c.last && !from_c.more;
+        let pop = ready && (ends_r || ends_c);
+        let held: Bits<TURNS> = if pop { turns >> 1 } else { turns };
+        let whose: Bits<TURNS> = if pop { completers >> 1 } else { completers };
+        self.turns.d.next = if push { (held << 1) | 1 } else { held };
+        let fresh: Bits<TURNS> = if taken_r { 0.into() } else { !held };
+        self.completers.d.next = (whose & held) | fresh;
     }
 }
 
@@ -152,17 +128,23 @@ mod tests {
             self.output.drive(m);
         }
         fn observe(&mut self, m: &Model) {
+            // Of a call only what it says stays while it waits.
+            if self.response && fields_of::<RxMeta>(m.bytes("to_completer.data")).get("opcode") == Some(&WAKE.into()) {
+                self.input.after_reset();
+            }
             self.input.observe(m);
             self.output.observe(m);
             if let Some(beat) = self.input.pop() {
                 let meta = fields_of::<RxMeta>(&beat.bytes("data"));
                 let get = |k: &str| meta.get(k).copied().unwrap_or(0) as u64;
-                self.calls += (get("opcode") == WAKE as u64) as u64;
+                let call = get("opcode") == WAKE as u64;
+                self.calls += call as u64;
+                assert!(!call || get("rows") == 0 && get("raw") == 0, "a call frees no rows");
                 let n = self.rng.random_range(1..=3);
                 for i in 0..n {
                     let op = RxOp {
                         qpn: (get("qpn") & 0xfff).to_bits(),
-                        psn: get("psn").to_bits(),
+                        psn: if call { 0.into() } else { get("psn").to_bits() },
                         response: self.response,
                         last: i + 1 == n,
                         ..Default::default()
@@ -220,7 +202,13 @@ mod tests {
                 let opcode: u64 = [0x0a, 0x11, 0x0d, 0x81, 0x64][rng.random_range(0..5)];
                 let raw = rng.random_bool(0.1);
                 responses.push(!raw && (opcode == 0x11 || opcode == 0x0d));
-                let meta = RxMeta { raw, opcode: opcode.to_bits(), psn: (i + 1).to_bits(), ..Default::default() };
+                let meta = RxMeta {
+                    raw,
+                    rows: 3u64.to_bits(),
+                    opcode: opcode.to_bits(),
+                    psn: (i + 1).to_bits(),
+                    ..Default::default()
+                };
                 let mut beat = source.beat();
                 beat.set_bytes("data", &bytes_of(meta));
                 source.push(beat);

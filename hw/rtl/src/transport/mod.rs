@@ -8,6 +8,7 @@ pub mod opcode;
 mod requester;
 mod requester_rules;
 mod requester_wqe;
+mod resources;
 mod respond;
 mod responder;
 mod responder_rules;
@@ -18,6 +19,7 @@ pub use commit::Commit;
 pub use completer::Completer;
 pub use dispatch::Dispatch;
 pub use requester::Requester;
+pub use resources::Resources;
 pub use respond::Respond;
 pub use responder::Responder;
 pub use timers::least_timer;
@@ -25,7 +27,7 @@ pub use timers::least_timer;
 #[cfg(test)]
 mod completer_tests;
 #[cfg(test)]
-mod kit;
+pub(crate) mod kit;
 #[cfg(test)]
 mod respond_tests;
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //! asked for.
 //!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
-//! intake goes on. Intake waits for nothing but, at a READ, the write channel to have performed the writes before it.
+//! intake goes on. Intake waits for nobody.
 
 use super::opcode::{mtu_bytes, psns_to_bytes};
 use super::responder_rules::loads;
@@ -94,8 +94,6 @@ pub struct Respond<const N: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
     pub go: Sink<ReplyGo>,
-    /// Write tickets performed so far.
-    pub performed: Signal<In, Bits<16>>,
     /// READ responses, one segment each, and ACKs behind them.
     pub seg: Source<TxSeg>,
     /// ACKs and NAKs that need not wait for the transmit ring.
@@ -168,7 +166,6 @@ impl<const N: usize> Default for Respond<N> {
             clock: Default::default(),
             rst: Default::default(),
             go: Default::default(),
-            performed: Default::default(),
             seg: Default::default(),
             quick: Default::default(),
             epoch: Default::default(),
@@ -332,9 +329,8 @@ impl<const N: usize> Logic for Respond<N> {
 
         // Who comes next: a row, a fault, a reply, a QP to be served.
         let go = self.go.data.val();
-        let performed = !(self.performed.val() - go.ticket).get_bit(15);
         let mark_free = !self.mark_valid.q.val();
-        let go_ready = self.go.valid.val() && (!go.reply.read || performed && mark_free);
+        let go_ready = self.go.valid.val() && (!go.reply.read || mark_free);
         let outputs_free = !self.seg_valid.q.val() && !self.quick_valid.q.val() && mark_free;
         let can_serve = self.scan.pick.valid.val() && outputs_free;
         let their_turn = can_serve && self.intakes.q.val() >= 4;

@@ -109,7 +109,6 @@ struct Around {
     ring: VecDeque<u64>,
     queued: u16,
     gone: u16,
-    performed: u16,
     fresh: [bool; 2],
     /// ACKs and NAKs that came out.
     acks: u64,
@@ -117,7 +116,6 @@ struct Around {
     frames: u64,
     quick: u64,
     drain: bool,
-    ticket: u16,
 }
 
 impl Actor for Around {
@@ -146,13 +144,9 @@ impl Actor for Around {
             self.ring.pop_front();
             self.gone = self.gone.wrapping_add(1);
         }
-        if self.rng.random_bool(0.1) && self.performed != self.ticket {
-            self.performed = self.performed.wrapping_add(1);
-        }
         m.set("epoch.ready", self.rng.random_bool(0.7).into());
         m.set("queued", self.queued as u64);
         m.set("gone", self.gone as u64);
-        m.set("performed", self.performed as u64);
     }
     fn observe(&mut self, m: &Model) {
         self.view.observe(m);
@@ -216,10 +210,6 @@ impl Actor for Around {
                     syndrome: get("reply.syndrome").to_bits(),
                     slot: get("reply.slot").to_bits(),
                 };
-                if reply.read {
-                    let waits = (self.performed.wrapping_sub(get("ticket") as u16) as i16) < 0;
-                    assert!(!waits, "a READ before the writes in front of it");
-                }
                 self.qps[q as usize].go(&reply);
             }
         }
@@ -262,20 +252,17 @@ fn around(m: &Model, qps: Vec<Reference>, seed: u64) -> Around {
         ring: VecDeque::new(),
         queued: 0xfff0,
         gone: 0xfff0,
-        performed: 0xff80,
         fresh: [true; 2],
         acks: 0,
         naks: 0,
         frames: 0,
         quick: 0,
         drain: true,
-        ticket: 0xff80,
     }
 }
 
-fn push(source: &mut Source, q: u64, reply: Reply, ticket: u16) {
-    let go =
-        ReplyGo { qpn: q.to_bits(), generation: ((q + 3) & 0xff).to_bits(), reply, ticket: (ticket as u64).to_bits() };
+fn push(source: &mut Source, q: u64, reply: Reply) {
+    let go = ReplyGo { qpn: q.to_bits(), generation: ((q + 3) & 0xff).to_bits(), reply };
     let mut beat = source.beat();
     beat.set_bytes("data", &bytes_of(go));
     source.push(beat);
@@ -330,11 +317,10 @@ fn random_replies_leave_in_order_of_their_requests() {
             let q = rng.random_range(0..active);
             let (slot, psn) = &mut psns[q];
             let r = &qps[q];
-            a.ticket = a.ticket.wrapping_add(rng.random_range(0..2));
             match rng.random_range(0..10) {
                 0..2 if *slot < 16 => {
                     let (start, _, _, length, _) = r.resources[*slot];
-                    push(&mut go, q as u64, read(start, *slot as u64, false), a.ticket);
+                    push(&mut go, q as u64, read(start, *slot as u64, false));
                     *psn = start + length.div_ceil(r.mtu).max(1);
                     *slot += 1;
                 }
@@ -342,18 +328,18 @@ fn random_replies_leave_in_order_of_their_requests() {
                     let from = rng.random_range(0..*slot);
                     let (start, _, _, length, _) = r.resources[from];
                     let skip = rng.random_range(0..length.div_ceil(r.mtu).max(1));
-                    push(&mut go, q as u64, read(start + skip, from as u64, true), a.ticket);
+                    push(&mut go, q as u64, read(start + skip, from as u64, true));
                     // What follows it comes again, or not all of it.
                     for next in from + 1..*slot {
                         if rng.random_bool(0.9) {
-                            push(&mut go, q as u64, read(r.resources[next].0, next as u64, true), a.ticket);
+                            push(&mut go, q as u64, read(r.resources[next].0, next as u64, true));
                         }
                     }
                 }
-                3 => push(&mut go, q as u64, ack(*psn, 1, [0x60, 0x2c][rng.random_range(0..2)]), 0),
-                4 => push(&mut go, q as u64, ack(*psn + M24, 0, 0x1f), 0),
+                3 => push(&mut go, q as u64, ack(*psn, 1, [0x60, 0x2c][rng.random_range(0..2)])),
+                4 => push(&mut go, q as u64, ack(*psn + M24, 0, 0x1f)),
                 _ => {
-                    push(&mut go, q as u64, ack(*psn, *psn & 0xff, 0x1f), 0);
+                    push(&mut go, q as u64, ack(*psn, *psn & 0xff, 0x1f));
                     *psn += 1;
                 }
             }
@@ -408,7 +394,7 @@ fn run(resources: &[(u64, u64, u64, u64, u64)], replies: &[(u64, Reply)], faults
     let mut quick = Sink::new(&m, "quick", Stall::Never, 3);
     let mut error = Sink::new(&m, "error", Stall::Never, 4);
     for (q, reply) in replies {
-        push(&mut go, *q, *reply, 0xff80);
+        push(&mut go, *q, *reply);
     }
     for &(psn, why) in faults {
         let mut beat = fault.beat();

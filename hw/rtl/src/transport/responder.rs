@@ -21,7 +21,7 @@ use super::responder_rules::*;
 use super::sge::{SgeMap, sge_map, sge_step};
 use crate::{
     msg::*,
-    stream::{BadRow, GuardedTable, Sink, Source, Table, TablePort},
+    stream::{BadRow, GuardedTable, Sink, Source, TablePort},
 };
 use abi::{
     queue::recv_op,
@@ -59,6 +59,11 @@ pub struct Responder {
     pub res_we: Signal<Out, Bit>,
     pub res_addr: Signal<Out, Bits<24>>,
     pub res: Signal<Out, ReadResource>,
+    /// Searches it, for a READ that is repeated: asks until `saved_valid`.
+    pub seek: Signal<Out, Bit>,
+    pub seek_at: Signal<Out, Bits<24>>,
+    pub saved: Signal<In, ReadResource>,
+    pub saved_valid: Signal<In, Bit>,
     /// Reads how many READs the response engine has answered, free-running: `reads` two cycles later.
     pub reads_re: Signal<Out, Bit>,
     pub reads_addr: Signal<Out, Qp>,
@@ -95,8 +100,9 @@ pub struct Responder {
 
     attributes: GuardedTable<Attributes>,
     progress: GuardedTable<Progress>,
+    /// In LUTs, for it is there a cycle after its read, for the read of the WQE.
     consumers: Ram<Bits<16>, 12>,
-    resources: Table<ReadResource>,
+    consumer: DFF<Bits<16>>,
 
     op_valid: Reg<Bit>,
     op_q: DFF<RxOp>,
@@ -149,6 +155,10 @@ impl Responder {
             res_we: Default::default(),
             res_addr: Default::default(),
             res: Default::default(),
+            seek: Default::default(),
+            seek_at: Default::default(),
+            saved: Default::default(),
+            saved_valid: Default::default(),
             reads_re: Default::default(),
             reads_addr: Default::default(),
             reads: Default::default(),
@@ -175,8 +185,8 @@ impl Responder {
             found: Default::default(),
             attributes: GuardedTable::new(qps, "block"),
             progress: GuardedTable::new(qps, "block"),
-            consumers: Ram::default(),
-            resources: Table::new(qps * 16, "block"),
+            consumers: Ram::default().rows(qps).style("distributed").at_once(),
+            consumer: Default::default(),
             op_valid: Default::default(),
             op_q: Default::default(),
             consume_valid: Default::default(),
@@ -199,8 +209,8 @@ impl Logic for Responder {
         dff_setup!(
             self, clock, m, kind, check, map, posted, here, at, want, place, slot, slots_left, gap, searched, found
         );
-        dff_setup!(self, clock, early_qpn, op_q, consume_q, res_addr_q, res_q, rdata);
-        clock!(self, clock, attributes, progress, consumers, resources);
+        dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, res_addr_q, res_q, rdata);
+        clock!(self, clock, attributes, progress, consumers);
 
         let state = self.state.q.val();
         let m = self.m.q.val();
@@ -208,7 +218,7 @@ impl Logic for Responder {
         let check = self.check.q.val();
         let attributes = self.attributes.rdata.val();
         let progress = self.progress.rdata.val();
-        let consumer = self.consumers.rdata.val();
+        let consumer = self.consumer.q.val();
         let view = self.view.val();
         let qp = m.qpn.get_bits::<12>(0);
         let table = self.table.req.val();
@@ -224,7 +234,7 @@ impl Logic for Responder {
         let reach = self.at.q.val().cast::<34>() + self.want.q.val().cast::<34>();
         let too_short = kind.send && reach > self.map.q.val().total;
         let needs_wqe = kind.send || (kind.imm && kind.write);
-        let op_free = !self.op_valid.q.val() || self.op.ready.val();
+        let op_free = !self.op_valid.q.val();
         let slot_address = cat!(24; qp.cast::<20>(), progress.reads.get_bits::<4>(0));
 
         // Raw frames are those of QP 0, whatever lies where the BTH would be.
@@ -277,8 +287,11 @@ impl Logic for Responder {
         self.attributes.raddr.next = row;
         self.progress.re.next = read_row;
         self.progress.raddr.next = row;
-        self.consumers.re.next = read_row;
+        self.consumers.re.next = true;
         self.consumers.raddr.next = row.get_bits::<12>(0);
+        if read_row {
+            self.consumer.d.next = self.consumers.rdata.val();
+        }
         let load = table_now && table.write && loads(table.row);
         self.progress.flip.next = self.flip.val();
         self.attributes.flip.next = self.flip.val();
@@ -289,11 +302,8 @@ impl Logic for Responder {
         let mut new_progress = progress;
         let mut write_progress = load;
         let mut write_consumer = load;
-        self.resources.we.next = self.res_we_q.q.val();
-        self.resources.waddr.next = self.res_addr_q.q.val();
-        self.resources.wdata.next = self.res_q.q.val();
-        self.resources.re.next = state == State::Search;
-        self.resources.raddr.next = cat!(24; qp.cast::<20>(), self.slot.q.val());
+        self.seek.next = state == State::Search;
+        self.seek_at.next = cat!(24; qp.cast::<20>(), self.slot.q.val());
 
         let mut count: Bits<64> = 0.into();
         // The packet's last op, unless a rule below says more: it frees the rows and does nothing else.
@@ -540,19 +550,21 @@ impl Logic for Responder {
                     count = 0.into();
                 }
             }
-            State::Search => {
-                self.state.d.next = State::Look;
-            }
+            // Second cycle of waiting for a WQE.
             State::Look => {
-                // Also the second cycle of waiting for a WQE: that packet is a SEND, never a READ.
-                self.state.d.next = if kind.read { State::Gap } else { State::Queue };
+                self.state.d.next = State::Queue;
+            }
+            State::Search => {
+                if self.saved_valid.val() {
+                    self.state.d.next = State::Gap;
+                }
             }
             State::Gap => {
-                self.gap.d.next = psns_to_bytes(m.psn - self.resources.rdata.val().psn, attributes.mtu);
+                self.gap.d.next = psns_to_bytes(m.psn - self.saved.val().psn, attributes.mtu);
                 self.state.d.next = State::Match;
             }
             State::Match => {
-                let found = same_read(m, self.resources.rdata.val(), self.gap.q.val());
+                let found = same_read(m, self.saved.val(), self.gap.q.val());
                 self.found.d.next = found;
                 self.searched.d.next = found || self.slots_left.q.val() == 1;
                 self.slots_left.d.next = self.slots_left.q.val() - 1;

@@ -363,6 +363,9 @@ struct Around {
     counts: BTreeMap<usize, u64>,
     consumed: BTreeMap<u64, u64>,
     resources: BTreeMap<u64, (u64, u64)>,
+    /// The store itself, and a search of it: its address, and cycles to go.
+    store: BTreeMap<u64, Vec<u8>>,
+    seek: Option<(u64, u64)>,
     reads_seen: BTreeMap<u64, u64>,
 }
 
@@ -378,6 +381,8 @@ impl Around {
             counts: BTreeMap::new(),
             consumed: BTreeMap::new(),
             resources: BTreeMap::new(),
+            store: BTreeMap::new(),
+            seek: None,
             reads_seen: BTreeMap::new(),
         }
     }
@@ -415,6 +420,11 @@ impl Actor for Around {
             vec![vec![qps.get(q as usize).map_or(0, |r| r.answered.unwrap_or(all)) as u8]]
         });
         m.set("consume.ready", 1);
+        let found = self.seek.is_some_and(|(_, left)| left == 0);
+        m.set("saved_valid", found.into());
+        if let Some((at, _)) = self.seek.filter(|_| found) {
+            m.set_bytes("saved", &self.store[&at]);
+        }
     }
     fn observe(&mut self, m: &Model) {
         self.view.observe(m);
@@ -427,7 +437,17 @@ impl Actor for Around {
             let get = |k: &str| data.get(k).copied().unwrap_or(0) as u64;
             self.consumed.insert(get("queue"), get("index"));
         }
+        // The response engine may be in the way of a search for a while.
+        self.seek = match self.seek {
+            Some((_, 0)) => None,
+            Some((at, left)) => {
+                assert!(m.bit("seek") && m.get("seek_at") == at, "a search was given up");
+                Some((at, left - 1))
+            }
+            None => m.bit("seek").then(|| (m.get("seek_at"), self.rng.random_range(1..6))),
+        };
         if m.bit("res_we") {
+            self.store.insert(m.get("res_addr"), m.bytes("res").to_vec());
             let data = fields_of::<ReadResource>(m.bytes("res"));
             let get = |k: &str| data.get(k).copied().unwrap_or(0) as u64;
             self.resources.insert(m.get("res_addr"), (get("psn"), get("msn")));
