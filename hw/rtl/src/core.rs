@@ -369,6 +369,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.commit.performed.next = self.dma_write.performed.val();
         Source::<Completion>::join(&mut self.commit.completion, &mut self.completion.completion);
         Source::<ReplyGo>::join(&mut self.commit.go, &mut self.respond.go);
+        self.respond.soon.next = self.landing.soon.val();
+        self.respond.soon_valid.next = self.landing.soon_valid.val();
 
         comment!("READ resources: written and searched by the responder, read by the response engine");
         self.resources.we.next = self.responder.res_we.val();
@@ -563,12 +565,14 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.requester.flip.next = testing && tested == id::QP_SEND as u64;
         self.completer.flip.next = testing && tested == id::QP_SEND as u64;
         self.responder.flip.next = testing && tested == id::QP_RECV as u64;
+        self.respond.flip.next = testing && tested == id::QP_RECV as u64;
         self.sentry.bad[elab!(guard::KEYS)].next = self.mmu.bad.val();
         self.sentry.bad[elab!(guard::COMPLETION)].next = self.completion.bad.val();
         self.sentry.bad[elab!(guard::EVENT)].next = self.event.bad.val();
         self.sentry.bad[elab!(guard::REQUESTER)].next = self.requester.bad.val();
         self.sentry.bad[elab!(guard::COMPLETER)].next = self.completer.bad.val();
         self.sentry.bad[elab!(guard::RESPONDER)].next = self.responder.bad.val();
+        self.sentry.bad[elab!(guard::RESPOND)].next = self.respond.bad.val();
         self.control.damage.next = self.sentry.damage.val();
         Source::<QpError>::join(&mut self.sentry.error, &mut self.qp_states.error[5]);
         Source::<Event>::join(&mut self.sentry.event, &mut self.event.event[4]);

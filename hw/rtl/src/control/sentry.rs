@@ -24,9 +24,10 @@ pub mod guard {
     pub const REQUESTER: usize = 3;
     pub const COMPLETER: usize = 4;
     pub const RESPONDER: usize = 5;
+    pub const RESPOND: usize = 6;
 }
 /// Number of guards.
-pub const GUARDS: usize = 6;
+pub const GUARDS: usize = 7;
 
 /// The table (`abi::table::id`) whose rows a guard sees.
 pub const fn table_of(guard: usize) -> u8 {
@@ -34,7 +35,7 @@ pub const fn table_of(guard: usize) -> u8 {
         guard::KEYS => id::KEY,
         guard::COMPLETION => id::CQ,
         guard::EVENT => id::EQ,
-        guard::RESPONDER => id::QP_RECV,
+        guard::RESPONDER | guard::RESPOND => id::QP_RECV,
         _ => id::QP_SEND,
     }
 }

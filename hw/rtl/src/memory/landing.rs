@@ -124,7 +124,7 @@ pub struct Landing {
     pub op: Sink<RxOp>,
     /// Packets that have landed, in order.
     pub landed: Source<Landed>,
-    /// The reply that is judged in this cycle, or waits for it: it may go to the response engine in the next one.
+    /// While commit is empty: the only reply that it may have in the next cycle.
     pub soon: Signal<Out, ReplyGo>,
     pub soon_valid: Signal<Out, Bit>,
     /// The channel has all writes of the packets that have landed, the last one in this cycle.
@@ -221,7 +221,7 @@ impl Logic for Landing {
             self.judging.d.next = waits || take;
         }
         self.soon.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply: op.reply };
-        self.soon_valid.next = waits && op.last && (op.reply.read || op.reply.ack);
+        self.soon_valid.next = waits && op.last && (op.reply.read || op.reply.ack) && self.landed.ready.val();
 
         // Judge: one chunk at a time, or the step that moves nothing.
         let chunk = self.chunk.data.val();
@@ -439,7 +439,6 @@ mod tests {
                 generation,
                 ..Completion::default()
             },
-            ..RxOp::default()
         };
         (0..steps)
             .map(|i| {

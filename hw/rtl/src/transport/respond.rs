@@ -1,20 +1,23 @@
 //! Sends what the responder owes: READ responses, ACKs and NAKs. From commit; to the frames unit, and past it.
 //!
 //! ```text
-//! cycle    0         1          2               3             4          5 ..
-//! intake   go, row              row: write
-//! service  pick, row  resource  row: ACK leaves  where it is   segment   next segment of the same READ
-//! at once  go, row, resource    row            segment ..
+//! cycle    0          1         2               3               4          5         6 ..
+//! intake   go, rows             rows: decide,   write
+//!                               READ at once: segment           (then as from 4 on)
+//! service  pick, rows resource  rows: ACK leaves where it is    segment    (account) next segment of the same READ
 //! ```
-//! A new READ of a QP that owes none is served *at once*, without an intake of its own, while no QP waits to be served. An intake takes 3 cycles, 2 if another QP's work follows, an ACK 4, the first frame of a READ 5 and each further one of the same turn (4 KiB) 1.
+//! A new READ of a QP that owes none is served *at once*, while no QP waits to be served. What is being judged by landing
+//! is announced (`soon`): its rows are read ahead if nothing else is to do, and its intake begins at cycle 1. An intake takes 3 or 4 cycles, an ACK 4, the first frame of a READ 5 and each further one of the same turn (4 KiB) 2.
 //! Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
 //!
-//! Per QP: the READ resources [head, head + count) still to be answered, the next response PSN, and one ACK or NAK, the
+//! Per QP: the READ resources [head, tail) still to be answered, the next response PSN, and one ACK or NAK, the
 //! newest. It leaves only when no READ is left: past the transmit ring if none of the QP's READ responses can still be
 //! there, else through it. A READ makes a pending ACK superfluous. A duplicate READ puts the head back to its resource,
 //! and drops what was behind: its requester sends that again as well. If it goes back behind what was sent it begins an *epoch*:
 //! what lies in the transmit ring of the responses before is void, else they would all go out in front of the one that is
 //! asked for.
+//!
+//! What a QP owes is decided into `debt` and written to its row in the next cycle, in which that row is not read.
 //!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
 //! intake goes on. Intake waits for nobody.
@@ -24,7 +27,7 @@ use super::responder_rules::loads;
 use crate::{
     msg::*,
     queue::flags::{Flags, Scan},
-    stream::{FreshTable, Sink, Source, Table, TablePort},
+    stream::{BadRow, GuardedTable, Sink, Source, TablePort},
 };
 use abi::{
     status::{cause, counter},
@@ -35,9 +38,6 @@ use hdl::prelude::*;
 
 /// Frames that may be between our output and their number in the transmit ring.
 const SLACK: u64 = 16;
-/// Bytes of READ responses that a QP sends in one turn, at least one frame.
-const QUANTUM: u64 = 4096;
-
 /// What firmware sets.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Attributes {
@@ -75,15 +75,25 @@ struct Debt {
     frame: Bits<16>,
 }
 
+/// The READ resources that are owed: the first, and the one behind the last.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Slots {
+    head: Bits<4>,
+    tail: Bits<4>,
+}
+
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum State {
     Idle,
     TakeWait,
     Take,
+    FaultWait,
+    Fault,
     Resource,
     Row,
     Place,
     Send,
+    Account,
     ReadWait,
     ReadRow,
 }
@@ -94,6 +104,9 @@ pub struct Respond<const N: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
     pub go: Sink<ReplyGo>,
+    /// While `go` is empty: what it brings in the next cycle, if anything.
+    pub soon: Signal<In, ReplyGo>,
+    pub soon_valid: Signal<In, Bit>,
     /// READ responses, one segment each, and ACKs behind them.
     pub seg: Source<TxSeg>,
     /// ACKs and NAKs that need not wait for the transmit ring.
@@ -119,38 +132,52 @@ pub struct Respond<const N: usize> {
     pub view: Signal<In, QpView>,
     /// QP_RECV rows.
     pub table: TablePort,
+    /// For tests: rows written now are stored damaged.
+    pub flip: Signal<In, Bit>,
+    /// A row was found damaged.
+    pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
-    attributes: Table<Attributes>,
-    debts: Table<Debt>,
-    /// Head slot, read in one cycle so that the resource comes with the row.
-    heads: Ram<Bits<4>, 12>,
-    answered: FreshTable<Bits<8>>,
+    /// The table bus has asked: it goes first.
+    row_due: Reg<Bit>,
+    /// The rows of `qp` are being read for what was announced.
+    early: Reg<Bit>,
+    /// `debt` and `slots` are written to the rows of `qp` in this cycle.
+    writes: Reg<Bit>,
+    attributes: GuardedTable<Attributes>,
+    debts: GuardedTable<Debt>,
+    /// Those of `qp`, in LUTs: they address the read of the resource.
+    slots_of: Ram<Slots, 12>,
+    /// For the responder, two cycles after its read. In LUTs, for it reads at any time.
+    answered: Ram<Bits<8>, 12>,
+    reads_now: DFF<Bits<8>>,
+    reads_q: DFF<Bits<8>>,
     work: Flags<N>,
     scan: Scan<N>,
 
     qp: DFF<Qp>,
-    /// What is taken in: a fault, else a reply.
-    is_fault: DFF<Bit>,
-    item: DFF<ReplyGo>,
-    item_cause: DFF<Bits<8>>,
-    /// Intakes since a QP was served.
-    intakes: Reg<Bits<3>>,
+    /// Intakes since a QP was served; they are enough.
+    intakes: Reg<Bits<2>>,
+    enough: Reg<Bit>,
     /// A QP waits to be served.
     waiting: Reg<Bit>,
+    slots: DFF<Slots>,
+    /// The READ that is taken in is that of the slot behind the last.
+    follows: DFF<Bit>,
     debt: DFF<Debt>,
-    head: DFF<Bits<4>>,
-    generation: DFF<Gen>,
-    /// Rest of the READ: bytes before, bytes left; bytes left of the turn.
-    before: DFF<Bits<37>>,
+    /// Rest of the READ: bytes before, bytes left; the frame that was made: its bytes, it was the last; frames of the
+    /// turn after it.
+    before: DFF<Bits<32>>,
     left: DFF<Bits<32>>,
-    budget: DFF<Bits<14>>,
+    len: DFF<Bits<14>>,
+    ended: DFF<Bit>,
+    turn: DFF<Bits<4>>,
 
+    /// What leaves: as a segment, or past the transmit ring.
     seg_valid: Reg<Bit>,
-    seg_q: DFF<TxSeg>,
     quick_valid: Reg<Bit>,
-    quick_q: DFF<TxHead>,
+    seg_q: DFF<TxSeg>,
     mark_valid: Reg<Bit>,
     mark_q: DFF<EpochMark>,
     error_valid: Reg<Bit>,
@@ -166,6 +193,8 @@ impl<const N: usize> Default for Respond<N> {
             clock: Default::default(),
             rst: Default::default(),
             go: Default::default(),
+            soon: Default::default(),
+            soon_valid: Default::default(),
             seg: Default::default(),
             quick: Default::default(),
             epoch: Default::default(),
@@ -184,29 +213,35 @@ impl<const N: usize> Default for Respond<N> {
             view: Default::default(),
             table: Default::default(),
             count: Default::default(),
+            flip: Default::default(),
+            bad: Default::default(),
             state: Default::default(),
-            attributes: Table::new(N, "block"),
-            debts: Table::new(N, "block"),
-            heads: Default::default(),
-            answered: FreshTable::new(N, "block"),
+            row_due: Default::default(),
+            early: Default::default(),
+            writes: Default::default(),
+            attributes: GuardedTable::new(N, "block"),
+            debts: GuardedTable::new(N, "block"),
+            slots_of: Ram::default().rows(N).style("distributed").at_once(),
+            answered: Ram::default().rows(N).style("distributed").at_once(),
+            reads_now: Default::default(),
+            reads_q: Default::default(),
             work: Default::default(),
             scan: Default::default(),
             qp: Default::default(),
-            is_fault: Default::default(),
-            item: Default::default(),
-            item_cause: Default::default(),
             intakes: Default::default(),
+            enough: Default::default(),
             waiting: Default::default(),
+            slots: Default::default(),
+            follows: Default::default(),
             debt: Default::default(),
-            head: Default::default(),
-            generation: Default::default(),
             before: Default::default(),
             left: Default::default(),
-            budget: Default::default(),
+            len: Default::default(),
+            ended: Default::default(),
+            turn: Default::default(),
             seg_valid: Default::default(),
-            seg_q: Default::default(),
             quick_valid: Default::default(),
-            quick_q: Default::default(),
+            seg_q: Default::default(),
             mark_valid: Default::default(),
             mark_q: Default::default(),
             error_valid: Default::default(),
@@ -218,67 +253,30 @@ impl<const N: usize> Default for Respond<N> {
     }
 }
 
-/// A frame of QP `qpn` that answers, without payload.
+/// What QP owes after a reply has come in. `follows`: its READ resource is the one behind the last that is owed.
 #[hdl_fn]
-fn answer(qpn: Qp, generation: Gen, opcode: Bits<8>, psn: Psn, syndrome: Bits<8>, msn: Bits<24>) -> TxHead {
-    TxHead {
-        qpn,
-        generation,
-        request: false,
-        epoch: 0.into(),
-        raw: false,
-        opcode,
-        psn,
-        ack_req: false,
-        solicited: false,
-        payload: 0.into(),
-        va: 0.into(),
-        rkey: 0.into(),
-        dma_len: 0.into(),
-        syndrome,
-        msn,
-        imm: 0.into(),
-        again: false,
-    }
-}
-
-/// What QP owes after a reply or a fault came in, and the head slot.
-#[hdl_fn]
-fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit, why: Bits<8>) -> (Debt, Bits<4>) {
+fn owe(debt: Debt, reply: Reply, follows: Bit) -> Debt {
     let mut now = debt;
-    let mut slot = head;
     let newer = !(reply.psn - debt.ack_psn).get_bit(23);
-    if is_fault {
-        now.count = 0.into();
-        now.fresh = 0.into();
-        now.ack = true;
-        now.ack_psn = reply.psn;
-        // The host refused the read, or the key did.
-        now.ack_syndrome = if why == cause::DMA_ERROR {
-            syndrome::NAK_REMOTE_OPERATION.to_bits()
+    let goes_on = joins(debt, follows);
+    if reply.read {
+        // Begins here, if it does not go on. Fresh READs that are dropped come again as duplicates.
+        now.count = if goes_on { debt.count + 1 } else { 1.into() };
+        now.fresh = if reply.again {
+            0.into()
+        } else if goes_on {
+            debt.fresh + 1
         } else {
-            syndrome::NAK_REMOTE_ACCESS.to_bits()
+            1.into()
         };
-        now.silent = true;
-    } else if !debt.silent && reply.read {
-        let goes_back = (reply.psn - debt.psn).get_bit(23);
-        let next = head + debt.count.get_bits::<4>(0);
-        let goes_on = debt.count.any() && reply.slot == next && debt.count != 16;
-        if goes_on {
-            now.count = debt.count + 1;
-            now.fresh = if reply.again { 0.into() } else { debt.fresh + 1 };
-        } else {
-            // Begins here. Fresh READs that are dropped come again as duplicates.
-            now.count = 1.into();
-            now.fresh = if reply.again { 0.into() } else { 1.into() };
+        if !goes_on {
             now.psn = reply.psn;
             now.placed = true;
             now.begun = false;
             now.again = reply.again;
-            if reply.again && goes_back {
+            if restarts(debt, reply, follows) {
                 now.epoch = debt.epoch + 1;
             }
-            slot = reply.slot;
         }
         if !goes_on || reply.again {
             now.answered = debt.answered + debt.fresh.cast::<8>();
@@ -286,35 +284,47 @@ fn owe(debt: Debt, head: Bits<4>, reply: Reply, is_fault: Bit, why: Bits<8>) -> 
         if !reply.again {
             now.ack = false;
         }
-    } else if !debt.silent && (newer || !debt.ack) {
+    } else if newer || !debt.ack {
         now.ack = true;
         now.ack_psn = reply.psn;
         now.ack_msn = reply.msn;
         now.ack_syndrome = reply.syndrome;
     }
-    (now, slot)
+    now
+}
+
+/// A READ behind those that are owed is answered behind them.
+#[hdl_fn]
+fn joins(debt: Debt, follows: Bit) -> Bit {
+    debt.count.any() && !debt.count.get_bit(4) && follows
+}
+
+/// A READ that is asked for again, and goes back behind what was sent: an epoch begins.
+#[hdl_fn]
+fn restarts(debt: Debt, reply: Reply, follows: Bit) -> Bit {
+    reply.read && reply.again && !joins(debt, follows) && (reply.psn - debt.psn).get_bit(23)
+}
+
+/// Frames of 4 KiB, less one.
+#[hdl_fn]
+fn turn_of(mtu: Bits<3>) -> Bits<4> {
+    match mtu {
+        1 => 15.into(),
+        2 => 7.into(),
+        3 => 3.into(),
+        4 => 1.into(),
+        _ => 0.into(),
+    }
 }
 
 impl<const N: usize> Logic for Respond<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(
-            self,
-            clock,
-            rst,
-            state,
-            intakes,
-            waiting,
-            seg_valid,
-            quick_valid,
-            mark_valid,
-            error_valid,
-            rvalid,
-            count_q
-        );
-        dff_setup!(self, clock, qp, is_fault, item, item_cause, debt, head, generation, before, left, budget);
-        dff_setup!(self, clock, seg_q, quick_q, mark_q, error_q, rdata);
-        clock!(self, clock, attributes, debts, heads, answered);
+        regs!(self, clock, rst, state, row_due, early, writes, intakes, enough, waiting);
+        regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q);
+        dff_setup!(self, clock, reads_now, reads_q, qp, slots, follows, debt, before, left, len, ended, turn);
+        dff_setup!(self, clock, seg_q, mark_q, error_q, rdata);
+        clock!(self, clock, attributes, debts, slots_of, answered);
         clock_reset!(self, clock, rst, work, scan);
 
         let state = self.state.q.val();
@@ -322,110 +332,97 @@ impl<const N: usize> Logic for Respond<N> {
         let view = self.view.val();
         let attributes = self.attributes.rdata.val();
         let row = self.debts.rdata.val();
-        let head = self.heads.rdata.val();
         let debt = self.debt.q.val();
+        let slots = self.slots.q.val();
         let table = self.table.req.val();
         let idle = state == State::Idle;
+        let writes = self.writes.q.val();
 
-        // Who comes next: a row, a fault, a reply, a QP to be served.
+        // Who comes next: a row, a fault, a reply, a QP to be served, what is announced.
         let go = self.go.data.val();
+        let fault = self.fault.data.val();
+        let pick = self.scan.pick.data.val();
+        let soon = self.soon.val();
         let mark_free = !self.mark_valid.q.val();
-        let go_ready = self.go.valid.val() && (!go.reply.read || mark_free);
         let outputs_free = !self.seg_valid.q.val() && !self.quick_valid.q.val() && mark_free;
-        let can_serve = self.scan.pick.valid.val() && outputs_free;
-        let their_turn = can_serve && self.intakes.q.val() >= 4;
-        let take_row = idle && self.table.valid.val() && mark_free;
-        let take_fault = idle && !self.table.valid.val() && self.fault.valid.val() && !self.error_valid.q.val();
-        // The rows of another QP may be read in the last cycle of an intake already.
-        let calm = !self.table.valid.val() && !self.fault.valid.val();
-        let reply = self.item.q.val().reply;
-        let new_read = reply.read && !reply.again && !self.is_fault.q.val();
-        let may_at_once = new_read && outputs_free && !self.waiting.q.val();
-        let ends_intake = state == State::Take && !may_at_once;
-        let may_go = calm && (idle || ends_intake && go.qpn != qp);
-        let may_serve = calm && (idle || ends_intake && self.scan.pick.data.val() != qp);
-        let take_go = may_go && go_ready && !their_turn;
-        let serve = may_serve && can_serve && !take_go;
-        self.table.ready.next = idle && mark_free;
-        self.fault.ready.next = take_fault;
-        self.go.ready.next = take_go;
+        let row_due = self.row_due.q.val();
+        self.row_due.d.next = self.table.valid.val();
+        let row_ready = idle && row_due && mark_free && !writes;
+        let take_row = row_ready && self.table.valid.val();
+        let take_fault = idle && !row_due && !writes && self.fault.valid.val() && !self.error_valid.q.val();
+        let calm = idle && !row_due && !self.fault.valid.val();
+        let go_ready = self.go.valid.val() && (!go.reply.read || mark_free) && !(writes && go.qpn == qp);
+        let can_serve = self.scan.pick.valid.val() && outputs_free && !(writes && pick == qp);
+        let take_go = calm && go_ready && !(can_serve && self.enough.q.val());
+        let serve = calm && can_serve && !(go_ready && !self.enough.q.val());
+        let ahead = calm && !self.go.valid.val() && !can_serve && self.soon_valid.val() && !(writes && soon.qpn == qp);
+        self.early.d.next = ahead;
+        let here = self.early.q.val();
+        self.table.ready.next = row_ready;
+        self.fault.ready.next = state == State::Fault;
+        self.go.ready.next = state == State::Take;
         self.scan.pick.ready.next = serve;
         self.scan.bits.next = self.work.bits.val();
         self.waiting.d.next = self.work.bits.val().any();
 
-        let who = if take_row {
+        let who = if row_due {
             table.index.get_bits::<12>(0)
-        } else if take_fault {
-            self.fault.data.val().qpn
-        } else if take_go {
+        } else if self.fault.valid.val() {
+            fault.qpn
+        } else if serve {
+            pick
+        } else if self.go.valid.val() {
             go.qpn
         } else {
-            self.scan.pick.data.val()
+            soon.qpn
         };
-        let read = (take_row && !table.write) || take_fault || take_go || serve;
+        let read = (take_row && !table.write) || take_fault || take_go || serve || ahead;
         self.attributes.re.next = read;
         self.attributes.raddr.next = who.cast::<24>();
         self.debts.re.next = read;
         self.debts.raddr.next = who.cast::<24>();
-        self.heads.re.next = read;
-        self.heads.raddr.next = who;
+        self.slots_of.re.next = true;
+        self.slots_of.raddr.next = qp;
+        let slots_read = self.slots_of.rdata.val();
         self.view_re.next = read;
         self.view_addr.next = who;
-        self.res_re.next = state == State::Resource || take_go;
-        self.res_addr.next =
-            if take_go { cat!(24; go.qpn.cast::<20>(), go.reply.slot) } else { cat!(24; qp.cast::<20>(), head) };
-        if idle || take_go || serve {
+        let asked = if self.go.valid.val() { go } else { soon };
+        self.res_re.next = state == State::Resource || take_go || ahead;
+        self.res_addr.next = if state == State::Resource {
+            cat!(24; qp.cast::<20>(), slots_read.head)
+        } else {
+            cat!(24; asked.qpn.cast::<20>(), asked.reply.slot)
+        };
+        if idle {
             self.qp.d.next = who;
-            self.is_fault.d.next = take_fault;
-            self.item.d.next = go;
-            if take_fault {
-                let fault = self.fault.data.val();
-                self.item.d.next.generation = fault.generation;
-                self.item.d.next.reply.psn = fault.psn;
-                self.item_cause.d.next = fault.cause;
-            }
+            self.before.d.next = 0.into();
         }
+        if idle || state == State::TakeWait || state == State::FaultWait || state == State::Resource {
+            self.slots.d.next = slots_read;
+        }
+        self.follows.d.next = go.reply.slot == slots_read.tail;
         if serve {
             self.intakes.d.next = 0.into();
-        }
-        if take_go && self.intakes.q.val() != 7 {
+            self.enough.d.next = false;
+        } else if take_go {
             self.intakes.d.next = self.intakes.q.val() + 1;
+            self.enough.d.next = self.enough.q.val() || self.intakes.q.val() == 3;
         }
 
         // Defaults.
-        let load = take_row && table.write && loads(table.row);
-        let mut write = load;
-        let mut new_debt = Debt {
-            count: 0.into(),
-            fresh: 0.into(),
-            answered: 0.into(),
-            psn: 0.into(),
-            placed: false,
-            begun: false,
-            again: false,
-            ack: false,
-            ack_psn: 0.into(),
-            ack_msn: 0.into(),
-            ack_syndrome: 0.into(),
-            silent: false,
-            epoch: 0.into(),
-            framed: false,
-            frame: 0.into(),
-        };
-        let mut new_head: Bits<4> = 0.into();
-        let mut has_work = false;
         let mut count: Bits<64> = 0.into();
+        self.writes.d.next = false;
         self.seg.data.next = self.seg_q.q.val();
         self.seg.valid.next = self.seg_valid.q.val();
-        self.quick.data.next = self.quick_q.q.val();
+        self.quick.data.next = self.seg_q.q.val().head;
         self.quick.valid.next = self.quick_valid.q.val();
         self.epoch.data.next = self.mark_q.q.val();
         self.epoch.valid.next = self.mark_valid.q.val();
+        self.error.data.next = self.error_q.q.val();
+        self.error.valid.next = self.error_valid.q.val();
         if self.epoch.ready.val() {
             self.mark_valid.d.next = false;
         }
-        self.error.data.next = self.error_q.q.val();
-        self.error.valid.next = self.error_valid.q.val();
         if self.seg.ready.val() {
             self.seg_valid.d.next = false;
         }
@@ -437,37 +434,100 @@ impl<const N: usize> Logic for Respond<N> {
         }
         self.rvalid.d.next = false;
 
-        let (owed, owed_head) = owe(row, head, reply, self.is_fault.q.val(), self.item_cause.q.val());
-        let (may_send, known) = (view.state >= qp_state::RTR, view.generation == self.item.q.val().generation);
+        // A reply, and what it does to the row.
+        let reply = go.reply;
+        let may_send = view.state >= qp_state::RTR;
+        let good = may_send && view.generation == go.generation;
+        let good_fault = may_send && view.generation == fault.generation;
+        let follows = self.follows.q.val();
+        let may_at_once = reply.read && !reply.again && outputs_free && !self.waiting.q.val();
+        let at_once = may_at_once && !row.count.any();
 
-        // The next frame of a READ, from registers.
+        // The next frame of a READ: the first of one that has just come, or what the registers say. Or an ACK.
         let res = self.res.val();
+        let first = state == State::Take;
+        let is_ack = state == State::Row;
         let mtu = mtu_bytes(attributes.mtu);
-        let left = self.left.q.val();
+        let left = if first { res.length } else { self.left.q.val() };
         let ends = left <= mtu.cast::<32>();
         let len = if ends { left.get_bits::<14>(0) } else { mtu };
-        let opcode: Bits<8> = if debt.begun {
+        let begun = debt.begun && !first;
+        let data_opcode: Bits<8> = if begun {
             if ends { op::READ_RESPONSE_LAST.to_bits() } else { op::READ_RESPONSE_MIDDLE.to_bits() }
         } else if ends {
             op::READ_RESPONSE_ONLY.to_bits()
         } else {
             op::READ_RESPONSE_FIRST.to_bits()
         };
-        let ack = answer(qp, view.generation, op::ACK.to_bits(), row.ack_psn, row.ack_syndrome, row.ack_msn);
-        let data = answer(qp, self.generation.q.val(), opcode, debt.psn, syndrome::ACK.to_bits(), res.msn);
+        let data_psn = if first { reply.psn } else { debt.psn };
+        let frame = TxSeg {
+            first: true,
+            last: true,
+            head: TxHead {
+                qpn: qp,
+                generation: view.generation,
+                request: false,
+                epoch: if first { row.epoch } else { debt.epoch },
+                raw: false,
+                opcode: if is_ack { op::ACK.to_bits() } else { data_opcode },
+                psn: if is_ack { row.ack_psn } else { data_psn },
+                ack_req: false,
+                solicited: false,
+                payload: if is_ack { 0.into() } else { len },
+                va: 0.into(),
+                rkey: 0.into(),
+                dma_len: 0.into(),
+                syndrome: if is_ack { row.ack_syndrome } else { syndrome::ACK.to_bits() },
+                msn: if is_ack { row.ack_msn } else { res.msn },
+                imm: 0.into(),
+                again: debt.again && !first && !is_ack,
+            },
+            is_inline: false,
+            len: if is_ack { 0.into() } else { len },
+            va: res.va + self.before.q.val().cast::<64>(),
+            key: res.rkey,
+            pd: attributes.pd,
+            need: if is_ack { 0.into() } else { access::REMOTE_READ.to_bits() },
+        };
+        if !self.seg_valid.q.val() && !self.quick_valid.q.val() {
+            self.seg_q.d.next = frame;
+            self.len.d.next = len;
+            self.ended.d.next = ends;
+        }
+        let ring = self.queued.val() + SLACK;
 
         match state {
             State::Idle => {
                 if take_row {
                     if !table.write {
                         self.state.d.next = State::ReadWait;
-                    } else if load {
+                    } else if loads(table.row) {
+                        self.debt.d.next = Debt {
+                            count: 0.into(),
+                            fresh: 0.into(),
+                            answered: 0.into(),
+                            psn: 0.into(),
+                            placed: false,
+                            begun: false,
+                            again: false,
+                            ack: false,
+                            ack_psn: 0.into(),
+                            ack_msn: 0.into(),
+                            ack_syndrome: 0.into(),
+                            silent: false,
+                            epoch: 0.into(),
+                            framed: false,
+                            frame: 0.into(),
+                        };
+                        self.writes.d.next = true;
                         self.mark_valid.d.next = true;
                         self.mark_q.d.next =
                             EpochMark { qpn: table.index.get_bits::<12>(0), epoch: 0.into(), response: true };
                     }
-                } else if take_fault || take_go {
-                    self.state.d.next = State::TakeWait;
+                } else if take_fault {
+                    self.state.d.next = State::FaultWait;
+                } else if take_go {
+                    self.state.d.next = if here { State::Take } else { State::TakeWait };
                 } else if serve {
                     self.state.d.next = State::Resource;
                 }
@@ -476,86 +536,83 @@ impl<const N: usize> Logic for Respond<N> {
                 self.state.d.next = State::Take;
             }
             State::Take => {
-                let good = known && may_send;
-                if good && owed.epoch != row.epoch {
+                let counts = good && !row.silent;
+                self.debt.d.next = owe(row, reply, follows);
+                if reply.read {
+                    self.slots.d.next.tail = reply.slot + 1;
+                    if !joins(row, follows) {
+                        self.slots.d.next.head = reply.slot;
+                    }
+                }
+                self.writes.d.next = counts && !at_once;
+                if counts && restarts(row, reply, follows) {
                     self.mark_valid.d.next = true;
-                    self.mark_q.d.next = EpochMark { qpn: qp, epoch: owed.epoch, response: true };
                 }
-                let at_once = may_at_once && !row.count.any() && !row.silent;
-                write = good && !at_once;
-                new_debt = owed;
-                new_head = owed_head;
-                has_work = good && !at_once;
-                self.debt.d.next = owed;
-                self.head.d.next = owed_head;
-                self.generation.d.next = view.generation;
-                self.budget.d.next = QUANTUM.to_bits();
-                self.before.d.next = 0.into();
+                if mark_free {
+                    self.mark_q.d.next = EpochMark { qpn: qp, epoch: row.epoch + 1, response: true };
+                }
+                if counts && at_once {
+                    self.seg_valid.d.next = true;
+                }
+                self.turn.d.next = turn_of(attributes.mtu);
                 self.left.d.next = res.length;
-                count = count.replace_bit(counter::STALE_GENERATION, !known);
-                if self.is_fault.q.val() && good && !row.silent {
-                    self.error_valid.d.next = true;
-                    self.error_q.d.next = QpError {
-                        qpn: qp,
-                        generation: view.generation,
-                        any_generation: false,
-                        cause: self.item_cause.q.val(),
-                        event: true,
-                    };
-                }
-                self.state.d.next = if good && at_once {
-                    State::Send
-                } else if take_go {
-                    State::TakeWait
-                } else if serve {
-                    State::Resource
+                count = count.replace_bit(counter::STALE_GENERATION, view.generation != go.generation);
+                self.state.d.next = if counts && at_once { State::Account } else { State::Idle };
+            }
+            State::FaultWait => {
+                self.state.d.next = State::Fault;
+            }
+            State::Fault => {
+                // A READ response could not be read: its NAK is the last that is said.
+                self.debt.d.next = row;
+                self.debt.d.next.count = 0.into();
+                self.debt.d.next.fresh = 0.into();
+                self.debt.d.next.ack = true;
+                self.debt.d.next.ack_psn = fault.psn;
+                // The host refused the read, or the key did.
+                self.debt.d.next.ack_syndrome = if fault.cause == cause::DMA_ERROR {
+                    syndrome::NAK_REMOTE_OPERATION.to_bits()
                 } else {
-                    State::Idle
+                    syndrome::NAK_REMOTE_ACCESS.to_bits()
                 };
+                self.debt.d.next.silent = true;
+                self.writes.d.next = good_fault;
+                count = count.replace_bit(counter::STALE_GENERATION, view.generation != fault.generation);
+                self.error_valid.d.next = good_fault && !row.silent;
+                self.error_q.d.next = QpError {
+                    qpn: qp,
+                    generation: view.generation,
+                    any_generation: false,
+                    cause: fault.cause,
+                    event: true,
+                };
+                self.state.d.next = State::Idle;
             }
             State::Resource => {
                 self.state.d.next = State::Row;
             }
             State::Row => {
                 self.debt.d.next = row;
-                self.head.d.next = head;
-                self.generation.d.next = view.generation;
-                self.budget.d.next = QUANTUM.to_bits();
-                new_debt = row;
-                new_head = head;
+                self.turn.d.next = turn_of(attributes.mtu);
+                self.state.d.next = State::Idle;
                 if may_send && row.count.any() {
                     self.state.d.next = State::Place;
-                } else {
-                    if may_send && row.ack {
-                        // Behind the READ responses, if any may still be in the ring.
-                        let behind = row.framed && (self.gone.val() - row.frame).get_bit(15);
-                        self.quick_q.d.next = ack;
-                        self.quick_valid.d.next = !behind;
-                        self.seg_valid.d.next = behind;
-                        self.seg_q.d.next = TxSeg {
-                            first: true,
-                            last: true,
-                            head: ack,
-                            is_inline: false,
-                            len: 0.into(),
-                            va: 0.into(),
-                            key: 0.into(),
-                            pd: attributes.pd,
-                            need: 0.into(),
-                        };
-                        new_debt.ack = false;
-                        new_debt.framed = behind;
-                        new_debt.frame = self.queued.val() + SLACK;
-                        write = true;
-                    }
-                    self.state.d.next = State::Idle;
+                } else if may_send && row.ack {
+                    // Behind the READ responses, if any may still be in the ring.
+                    let behind = row.framed && (self.gone.val() - row.frame).get_bit(15);
+                    self.quick_valid.d.next = !behind;
+                    self.seg_valid.d.next = behind;
+                    self.debt.d.next.ack = false;
+                    self.debt.d.next.framed = behind;
+                    self.debt.d.next.frame = ring;
+                    self.writes.d.next = true;
                 }
             }
             State::Place => {
                 let psns = if debt.placed { debt.psn - res.psn } else { 0.into() };
-                let before = psns_to_bytes(psns, attributes.mtu);
-                self.before.d.next = before;
-                self.left.d.next = res.length - before.get_bits::<32>(0);
+                let done = psns_to_bytes(psns, attributes.mtu).get_bits::<32>(0);
+                self.before.d.next = done;
+                self.left.d.next = res.length - done;
                 if !debt.placed {
                     self.debt.d.next.psn = res.psn;
                     self.debt.d.next.begun = false;
@@ -566,51 +623,39 @@ impl<const N: usize> Logic for Respond<N> {
             }
             State::Send => {
                 // The place is free at the first frame of a turn; when it is not at a later one, the turn is over.
-                let emit = !self.seg_valid.q.val() || self.seg.ready.val();
-                new_debt = debt;
-                new_head = self.head.q.val();
-                if emit {
-                    new_debt.psn = debt.psn + 1;
-                    new_debt.begun = true;
-                    new_debt.framed = true;
-                    new_debt.frame = self.queued.val() + SLACK;
+                if self.seg_valid.q.val() {
+                    self.writes.d.next = true;
+                    self.state.d.next = State::Idle;
+                } else {
+                    self.seg_valid.d.next = true;
+                    self.state.d.next = State::Account;
                 }
-                if emit && ends {
-                    new_head = self.head.q.val() + 1;
-                    new_debt.count = debt.count - 1;
-                    new_debt.placed = false;
-                    new_debt.again = false;
+            }
+            State::Account => {
+                // For the frame that was made in the cycle before.
+                let ended = self.ended.q.val();
+                self.debt.d.next.psn = debt.psn + 1;
+                self.debt.d.next.begun = true;
+                self.debt.d.next.framed = true;
+                self.debt.d.next.frame = ring;
+                if ended {
+                    self.slots.d.next.head = slots.head + 1;
+                    self.debt.d.next.count = debt.count - 1;
+                    self.debt.d.next.placed = false;
+                    self.debt.d.next.again = false;
                     if debt.fresh == debt.count {
-                        new_debt.fresh = debt.fresh - 1;
-                        new_debt.answered = debt.answered + 1;
+                        self.debt.d.next.fresh = debt.fresh - 1;
+                        self.debt.d.next.answered = debt.answered + 1;
                     }
                 }
-                let mut frame = data;
-                frame.payload = len;
-                frame.again = debt.again;
-                frame.epoch = debt.epoch;
-                if emit {
-                    self.seg_valid.d.next = true;
-                    self.seg_q.d.next = TxSeg {
-                        first: true,
-                        last: true,
-                        head: frame,
-                        is_inline: false,
-                        len,
-                        va: res.va + self.before.q.val().cast::<64>(),
-                        key: res.rkey,
-                        pd: attributes.pd,
-                        need: access::REMOTE_READ.to_bits(),
-                    };
-                }
-                self.before.d.next = self.before.q.val() + len.cast::<37>();
-                self.left.d.next = left - len.cast::<32>();
-                self.budget.d.next = self.budget.q.val() - mtu;
-                self.debt.d.next = new_debt;
-                if !emit || ends || self.budget.q.val() <= mtu {
-                    write = true;
-                    has_work = new_debt.count.any() || new_debt.ack;
+                self.before.d.next = self.before.q.val() + self.len.q.val().cast::<32>();
+                self.left.d.next = self.left.q.val() - self.len.q.val().cast::<32>();
+                self.turn.d.next = self.turn.q.val() - 1;
+                if ended || !self.turn.q.val().any() {
+                    self.writes.d.next = true;
                     self.state.d.next = State::Idle;
+                } else {
+                    self.state.d.next = State::Send;
                 }
             }
             State::ReadWait => {
@@ -632,34 +677,40 @@ impl<const N: usize> Logic for Respond<N> {
             }
         }
 
-        let row_index = if load { table.index.get_bits::<12>(0) } else { qp };
         self.attributes.we.next = take_row && table.write;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = Attributes {
             mtu: table.row.get_bits::<3>(elab!(qp_recv::MTU.lsb)),
             pd: table.row.get_bits::<16>(elab!(qp_recv::PD.lsb)),
         };
-        self.debts.we.next = write;
-        self.debts.waddr.next = row_index.cast::<24>();
-        self.debts.wdata.next = new_debt;
-        self.heads.we.next = write;
-        self.heads.waddr.next = row_index;
-        self.heads.wdata.next = new_head;
-        self.answered.we.next = write;
-        self.answered.waddr.next = row_index.cast::<24>();
-        self.answered.wdata.next = new_debt.answered;
-        self.answered.re.next = self.reads_re.val();
-        self.answered.raddr.next = self.reads_addr.val().cast::<24>();
-        self.reads.next = self.answered.rdata.val();
+        self.debts.we.next = writes;
+        self.debts.waddr.next = qp.cast::<24>();
+        self.debts.wdata.next = debt;
+        self.attributes.flip.next = self.flip.val();
+        self.debts.flip.next = self.flip.val();
+        self.bad.next = if self.debts.bad.val().valid { self.debts.bad.val() } else { self.attributes.bad.val() };
+        self.slots_of.we.next = writes;
+        self.slots_of.waddr.next = qp;
+        self.slots_of.wdata.next = slots;
+        self.answered.we.next = writes;
+        self.answered.waddr.next = qp;
+        self.answered.wdata.next = debt.answered;
+        self.answered.re.next = true;
+        self.answered.raddr.next = self.reads_addr.val();
+        if self.reads_re.val() {
+            self.reads_now.d.next = self.answered.rdata.val();
+        }
+        self.reads_q.d.next = self.reads_now.q.val();
+        self.reads.next = self.reads_q.q.val();
 
-        self.work.set[0].next = has_work;
+        self.work.set[0].next = writes && (debt.count.any() || debt.ack);
         self.work.set_at[0].next = qp;
         for i in 1..3 {
             self.work.set[i].next = false;
             self.work.set_at[i].next = 0.into();
         }
         self.work.clear.next = serve;
-        self.work.clear_at.next = self.scan.pick.data.val();
+        self.work.clear_at.next = pick;
         self.work.drop.next = false;
         self.work.drop_group.next = 0.into();
         self.table.rdata.next = self.rdata.q.val();

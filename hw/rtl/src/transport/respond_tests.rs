@@ -116,6 +116,8 @@ struct Around {
     frames: u64,
     quick: u64,
     drain: bool,
+    /// Replies to come: the next one is announced in half of the cycles.
+    replies: VecDeque<ReplyGo>,
 }
 
 impl Actor for Around {
@@ -144,6 +146,11 @@ impl Actor for Around {
             self.ring.pop_front();
             self.gone = self.gone.wrapping_add(1);
         }
+        let soon = self.replies.front().filter(|_| self.rng.random_bool(0.5));
+        m.set("soon_valid", soon.is_some().into());
+        if let Some(go) = soon {
+            m.set_bytes("soon", &bytes_of(*go));
+        }
         m.set("epoch.ready", self.rng.random_bool(0.7).into());
         m.set("queued", self.queued as u64);
         m.set("gone", self.gone as u64);
@@ -167,7 +174,9 @@ impl Actor for Around {
                 let map = if i == 0 { fields_of::<TxSeg>(data) } else { fields_of::<TxHead>(data) };
                 let prefix = if i == 0 { "head." } else { "" };
                 let head = |k: &str| map.get(&format!("{prefix}{k}")).copied().unwrap_or(0) as u64;
-                let seg = |k: &str| if i == 0 { map.get(k).copied().unwrap_or(0) as u64 } else { 0 };
+                // A segment of no bytes names no memory.
+                let names = |k: &str| i == 0 && (head("opcode") as u8 != op::ACK || !["va", "key"].contains(&k));
+                let seg = |k: &str| if names(k) { map.get(k).copied().unwrap_or(0) as u64 } else { 0 };
                 let q = head("qpn");
                 let want = self.qps[q as usize].next().unwrap_or_else(|| panic!("QP {q} owes nothing: {map:?}"));
                 // The MSN of a NAK for a fault is that of the latest reply: it says nothing new.
@@ -198,6 +207,7 @@ impl Actor for Around {
         }
         if m.bit("go.valid") && m.bit("go.ready") {
             let go = fields_of::<ReplyGo>(m.bytes("go.data"));
+            self.replies.pop_front();
             let get = |k: &str| go.get(k).copied().unwrap_or(0) as u64;
             let q = get("qpn");
             if get("generation") == (q + 3) & 0xff && q != 5 {
@@ -258,14 +268,16 @@ fn around(m: &Model, qps: Vec<Reference>, seed: u64) -> Around {
         frames: 0,
         quick: 0,
         drain: true,
+        replies: VecDeque::new(),
     }
 }
 
-fn push(source: &mut Source, q: u64, reply: Reply) {
+fn push(source: &mut Source, a: &mut Around, q: u64, reply: Reply) {
     let go = ReplyGo { qpn: q.to_bits(), generation: ((q + 3) & 0xff).to_bits(), reply };
     let mut beat = source.beat();
     beat.set_bytes("data", &bytes_of(go));
     source.push(beat);
+    a.replies.push_back(go);
 }
 
 fn ack(psn: u64, msn: u64, syndrome: u64) -> Reply {
@@ -320,7 +332,7 @@ fn random_replies_leave_in_order_of_their_requests() {
             match rng.random_range(0..10) {
                 0..2 if *slot < 16 => {
                     let (start, _, _, length, _) = r.resources[*slot];
-                    push(&mut go, q as u64, read(start, *slot as u64, false));
+                    push(&mut go, &mut a, q as u64, read(start, *slot as u64, false));
                     *psn = start + length.div_ceil(r.mtu).max(1);
                     *slot += 1;
                 }
@@ -328,18 +340,18 @@ fn random_replies_leave_in_order_of_their_requests() {
                     let from = rng.random_range(0..*slot);
                     let (start, _, _, length, _) = r.resources[from];
                     let skip = rng.random_range(0..length.div_ceil(r.mtu).max(1));
-                    push(&mut go, q as u64, read(start + skip, from as u64, true));
+                    push(&mut go, &mut a, q as u64, read(start + skip, from as u64, true));
                     // What follows it comes again, or not all of it.
                     for next in from + 1..*slot {
                         if rng.random_bool(0.9) {
-                            push(&mut go, q as u64, read(r.resources[next].0, next as u64, true));
+                            push(&mut go, &mut a, q as u64, read(r.resources[next].0, next as u64, true));
                         }
                     }
                 }
-                3 => push(&mut go, q as u64, ack(*psn, 1, [0x60, 0x2c][rng.random_range(0..2)])),
-                4 => push(&mut go, q as u64, ack(*psn + M24, 0, 0x1f)),
+                3 => push(&mut go, &mut a, q as u64, ack(*psn, 1, [0x60, 0x2c][rng.random_range(0..2)])),
+                4 => push(&mut go, &mut a, q as u64, ack(*psn + M24, 0, 0x1f)),
                 _ => {
-                    push(&mut go, q as u64, ack(*psn, *psn & 0xff, 0x1f));
+                    push(&mut go, &mut a, q as u64, ack(*psn, *psn & 0xff, 0x1f));
                     *psn += 1;
                 }
             }
@@ -394,7 +406,7 @@ fn run(resources: &[(u64, u64, u64, u64, u64)], replies: &[(u64, Reply)], faults
     let mut quick = Sink::new(&m, "quick", Stall::Never, 3);
     let mut error = Sink::new(&m, "error", Stall::Never, 4);
     for (q, reply) in replies {
-        push(&mut go, *q, *reply);
+        push(&mut go, &mut a, *q, *reply);
     }
     for &(psn, why) in faults {
         let mut beat = fault.beat();
@@ -474,4 +486,44 @@ fn a_frame_takes_few_cycles() {
     let (frames, cycles, _) = run(&[(100, 0x5000, 7, 1 << 20, 1)], &[(1, read(100, 0, false))], &[]);
     println!("READ of 1 MiB: {:.2} cycles per frame", cycles as f64 / frames as f64);
     assert!(cycles <= 5 * frames);
+}
+
+#[test]
+fn a_damaged_row_is_told_of() {
+    let mut m = model();
+    for (damage, told) in [("row", 3), ("debt", 4)] {
+        m.reset();
+        let mut qps = vec![Reference { mtu: 1024, ..Default::default() }; QPS];
+        qps[3].resources[0] = (100, 0x5000, 7, 1, 1);
+        (0..QPS).for_each(|q| load(&mut m, q, 1024));
+        let mut bad = vec![];
+        let mut reply = |m: &mut Model, q: u64| {
+            let go = ReplyGo { qpn: q.to_bits(), generation: (q + 3).to_bits(), reply: ack(5, 5, 0x1f) };
+            let view = QpView { state: (qp_state::RTS as u64).to_bits(), generation: (q + 3).to_bits() };
+            m.set_bytes("view", &bytes_of(view));
+            m.set_bytes("go.data", &bytes_of(go));
+            m.set("go.valid", 1);
+            m.set("quick.ready", 1);
+            for _ in 0..40 {
+                m.eval();
+                let taken = m.bit("go.ready");
+                if m.bit("bad.valid") {
+                    bad.push(m.get("bad.row"));
+                }
+                m.tick();
+                if taken {
+                    m.set("go.valid", 0);
+                }
+            }
+        };
+        m.set("flip", 1);
+        if damage == "row" {
+            load(&mut m, 3, 1024);
+        } else {
+            reply(&mut m, 4);
+        }
+        m.set("flip", 0);
+        (2..6).for_each(|q| reply(&mut m, q));
+        assert!(!bad.is_empty() && bad.iter().all(|q| *q == told), "{damage}: {bad:?}");
+    }
 }
