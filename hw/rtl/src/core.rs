@@ -28,7 +28,7 @@ use crate::queue::{
     work_queue::WorkQueue,
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
-use crate::transport::{Commit, Completer, Dispatch, Requester, Resources, Respond, Responder, least_timer};
+use crate::transport::{Commit, Completer, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer};
 use crate::wire::{ingress::Ingress, transmit::Transmit};
 use abi::{
     status::{cause, counter},
@@ -208,7 +208,7 @@ pub struct Core<const W: usize, const N: usize> {
     counts: Arr<Group, 5>,
     sentry: Sentry,
 
-    records: Table<Record>,
+    records: Records,
     landings: Table<Bits<512>>,
     sent: FreshTable<Sent>,
     resources: Resources,
@@ -282,7 +282,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             control: ControlPlane::new(identity),
             counts: Default::default(),
             sentry: Default::default(),
-            records: Table::new(N * 128, "ultra"),
+            records: Records::new(N),
             landings: Table::new(N * 16, "ultra"),
             sent: FreshTable::new(N, ""),
             resources: Resources::new(N),
@@ -436,6 +436,10 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.records.re.next = self.completer.record_re.val();
         self.records.raddr.next = self.completer.record_addr.val();
         self.completer.record.next = self.records.rdata.val();
+        self.records.again_re.next = self.requester.recall_re.val();
+        self.records.again_addr.next = self.requester.recall_addr.val();
+        self.requester.recall_ready.next = self.records.again_ready.val();
+        self.requester.recalled.next = self.records.rdata.val();
         self.landings.we.next = self.requester.land_we.val();
         self.landings.waddr.next = self.requester.land_addr.val();
         self.landings.wdata.next = self.requester.land.val();

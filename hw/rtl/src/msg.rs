@@ -456,25 +456,19 @@ pub struct QpView {
     pub generation: Gen,
 }
 
-/// Record of a message in flight. Writer: transport/requester. Reader: transport/completer.
+/// Record of a message in flight: what does not follow from those before it. Its first PSN and block are where the messages before
+/// it end, its packets follow from its length. Writer: transport/requester. Readers: transport/completer, and the requester,
+/// when it sends the message again.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Record {
-    /// PSN of its first packet.
-    pub psn: Psn,
-    /// PSNs that it takes (READ: response packets), at least 1.
-    pub packets: Bits<24>,
-    /// First block of its WQE.
-    pub wqe_index: Bits<16>,
     /// Blocks of its WQE.
     pub blocks: Bits<3>,
     /// `abi::queue::send_op`.
-    pub opcode: Bits<8>,
+    pub opcode: Bits<3>,
     /// Completes with a CQE.
     pub signaled: Bit,
     /// Bytes.
     pub length: Bits<32>,
-    /// READ: its row of the landing table.
-    pub read_slot: Bits<4>,
 }
 
 /// What has been acknowledged. Writer: transport/completer. Reader: transport/requester (a copy).
@@ -522,13 +516,9 @@ pub struct SendFault {
     pub generation: Gen,
     /// First PSN that will not be sent.
     pub psn: Psn,
-    /// `abi::status::wc`.
-    pub status: Bits<8>,
     /// `abi::status::cause`.
     pub cause: Bits<8>,
-    /// First block of the WQE.
-    pub wqe_index: Bits<16>,
-    /// Its blocks; 0 when a packet of a message in flight failed: its record tells of its WQE.
+    /// Blocks of the WQE; 0 when a packet of a message in flight failed: its record tells of its WQE.
     pub blocks: Bits<3>,
     /// Its opcode.
     pub opcode: Bits<8>,

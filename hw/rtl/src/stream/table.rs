@@ -81,6 +81,7 @@ impl<T: Synth> Logic for Table2<T> {
 /// RAM                  A?              (undefined; `data` has A')
 /// rdata                        A'
 /// ```
+/// `rdata` is the RAM's output register or that data: one multiplexer behind registers.
 #[derive(Clone, Debug, Default, LogicBlock)]
 pub struct FreshTable<T: Synth> {
     pub clock: Signal<In, Clock>,
@@ -94,6 +95,7 @@ pub struct FreshTable<T: Synth> {
     read: DFF<Bit>,
     same: DFF<Bit>,
     data: DFF<T>,
+    given: DFF<Bit>,
     out: DFF<T>,
     _rows: Hidden<usize>,
 }
@@ -101,14 +103,14 @@ pub struct FreshTable<T: Synth> {
 impl<T: Synth> FreshTable<T> {
     /// As [`Table::new`](Ram::new).
     pub fn new(rows: usize, style: &'static str) -> Self {
-        FreshTable { table: Ram::default().rows(rows).style(style), _rows: Hidden(rows), ..Default::default() }
+        FreshTable { table: Table::new(rows, style), _rows: Hidden(rows), ..Default::default() }
     }
 }
 
 impl<T: Synth> Logic for FreshTable<T> {
     #[kernel]
     fn update(&mut self) {
-        dff_setup!(self, clock, read, same, data, out);
+        dff_setup!(self, clock, read, same, data, given, out);
         clock!(self, clock, table);
         let re = self.re.val();
         let mask: Bits<24> = elab!(bits::<24>(self._rows.0.next_power_of_two() as u64 - 1));
@@ -120,12 +122,17 @@ impl<T: Synth> Logic for FreshTable<T> {
         self.read.d.next = re;
         if re {
             self.same.d.next = self.we.val() && !((self.waddr.val() ^ self.raddr.val()) & mask).any();
+        }
+        if self.we.val() {
             self.data.d.next = self.wdata.val();
         }
         if self.read.q.val() {
-            self.out.d.next = if self.same.q.val() { self.data.q.val() } else { self.table.rdata.val() };
+            self.given.d.next = self.same.q.val();
+            if self.same.q.val() {
+                self.out.d.next = self.data.q.val();
+            }
         }
-        self.rdata.next = self.out.q.val();
+        self.rdata.next = if self.given.q.val() { self.out.q.val() } else { self.table.rdata.val() };
     }
 }
 

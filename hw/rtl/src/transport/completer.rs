@@ -1,13 +1,14 @@
 //! Decides what a response means: the requester's half of the protocol that looks back, one packet at a time.
 //!
 //! ```text
-//! cycle   0 Idle         1 Fetch           2 Look          3 Record            4 Act
-//!         take meta,     read oldest       row, sent:      record: where it    retire, land, complete,
-//!         read row       record, SGEs      does it count?  ends, where we are  write row
-//!                                          3 more cycles per further record that it acknowledges
+//! cycle   0 Idle         1 Fetch   2 Look            3 Weigh           4 Act             5 Idle
+//!         take meta,               differences of    what they mean;   retire, land,     write row; take the
+//!         read rows,               row, record and   where the data    complete          next packet
+//!         record, SGEs             packet            lies
+//!                                  3 more cycles per further record that it acknowledges
 //! ```
 //! A response that is announced (`soon`) in the cycle before it comes, while the engine is idle, has its rows read then, and leaves
-//! out `Fetch`.
+//! out `Fetch`. The row of a packet is written while the next one is taken: one of the same QP gets it from the register.
 //!
 //! A response acknowledges all before it: the oldest record is retired again and again until `todo` PSNs are accounted for, in
 //! order, each with its completion. Then comes what the packet itself says: nothing, data of a READ, go back, wait, or
@@ -21,7 +22,7 @@
 
 use super::completer_rules::*;
 use super::opcode::*;
-use super::sge::{SgeMap, sge_map, sge_step};
+use super::sge::{SgeMap, Stretch, sge_map, sge_step};
 use super::timers::{Fired, Timers, Wait};
 use crate::{
     msg::*,
@@ -41,9 +42,14 @@ enum State {
     Idle,
     Fetch,
     Look,
-    Record,
+    Weigh,
     Act,
+    /// The next record is read.
     Next,
+    /// It is there.
+    Again,
+    /// The next SGE of a READ's data.
+    Walk,
     ReadWait,
     ReadRow,
 }
@@ -76,7 +82,7 @@ pub struct Completer {
     pub sent_re: Signal<Out, Bit>,
     pub sent_addr: Signal<Out, Qp>,
     pub sent: Signal<In, Sent>,
-    /// Reads the record at QP x 128 + record: two cycles later.
+    /// Reads the record at QP x 128 + record: two cycles later, for one cycle.
     pub record_re: Signal<Out, Bit>,
     pub record_addr: Signal<Out, Bits<24>>,
     pub record: Signal<In, Record>,
@@ -102,19 +108,28 @@ pub struct Completer {
     m: DFF<RxMeta>,
     said: DFF<Said>,
     now: DFF<Row>,
+    /// It is to be written: after a packet or a load, with this verbs timeout.
+    write: Reg<Bit>,
+    timeout: DFF<Bits<5>>,
+    /// It was not written yet when it was read.
+    forward: DFF<Bit>,
     generation: DFF<Gen>,
     sent_q: DFF<Sent>,
     /// PSNs to acknowledge before the packet itself has its say.
     todo: DFF<Psn>,
+    /// The oldest record, and its packets.
     rec: DFF<Record>,
-    /// PSN behind the oldest record; bytes of its message before the oldest unacknowledged PSN.
-    rec_end: DFF<Psn>,
+    packets: DFF<Psn>,
+    /// It is retired; the packet waits for its op's place.
+    retired: DFF<Bit>,
+    stalled: DFF<Bit>,
+    /// What of its message is acknowledged, in PSNs and in bytes.
+    behind: DFF<Psn>,
     before: DFF<Bits<32>>,
     facts: DFF<Facts>,
     trouble: DFF<Trouble>,
     map: DFF<SgeMap>,
-    /// The oldest READ's SGEs are in `map`.
-    mapped: DFF<Bit>,
+    stretch: DFF<Stretch>,
     /// Walk over the SGEs.
     at: DFF<Bits<32>>,
     want: DFF<Bits<14>>,
@@ -130,8 +145,9 @@ pub struct Completer {
     attributes: GuardedTable<Attributes>,
     peers: Table<Peer>,
     rows: GuardedTable<Row>,
-    /// Oldest record and next READ slot, read in one cycle so that both come early.
+    /// Oldest record and next READ slot, which address other tables: read at once.
     heads: Ram<Bits<11>, 12>,
+    goes_back: Reg<Bit>,
     ackeds: FreshTable<Acked>,
     faults: FreshTable<SendFault>,
     timers: Timers,
@@ -198,16 +214,22 @@ impl Completer {
             m: Default::default(),
             said: Default::default(),
             now: Default::default(),
+            write: Default::default(),
+            timeout: Default::default(),
+            forward: Default::default(),
             generation: Default::default(),
             sent_q: Default::default(),
             todo: Default::default(),
             rec: Default::default(),
-            rec_end: Default::default(),
+            packets: Default::default(),
+            retired: Default::default(),
+            stalled: Default::default(),
+            behind: Default::default(),
             before: Default::default(),
             facts: Default::default(),
             trouble: Default::default(),
             map: Default::default(),
-            mapped: Default::default(),
+            stretch: Default::default(),
             at: Default::default(),
             want: Default::default(),
             place: Default::default(),
@@ -219,7 +241,8 @@ impl Completer {
             attributes: GuardedTable::new(qps, "block"),
             peers: Table::new(qps, "block"),
             rows: GuardedTable::new(qps, "block"),
-            heads: Default::default(),
+            heads: Ram::default().rows(qps).style("distributed").at_once(),
+            goes_back: Default::default(),
             ackeds: FreshTable::new(qps, "block"),
             faults: FreshTable::new(qps, "block"),
             timers: Timers::new(qps, tick, least),
@@ -246,12 +269,12 @@ impl Completer {
 impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, early, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
+        regs!(self, clock, rst, state, early, write, goes_back, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
         dff_setup!(
-            self, clock, early_qpn, m, said, now, generation, sent_q, todo, rec, rec_end, before, facts, trouble
+            self, clock, early_qpn, m, said, now, timeout, forward, generation, sent_q, todo, rec, packets, retired
         );
-        dff_setup!(self, clock, map, mapped, at, want, place, moved, sample, measured, timely, sampled, call_fault);
-        dff_setup!(self, clock, call_raw, fired, raw_left, op_q, kick_q, rdata);
+        dff_setup!(self, clock, behind, before, facts, trouble, map, stretch, at, want, place, moved, sample, measured);
+        dff_setup!(self, clock, timely, sampled, call_fault, call_raw, fired, raw_left, stalled, op_q, kick_q, rdata);
         clock!(self, clock, attributes, peers, rows, heads, ackeds, faults);
         clock_reset!(self, clock, rst, timers, backs);
 
@@ -263,19 +286,20 @@ impl Logic for Completer {
         let todo = self.todo.q.val();
         let rec = self.rec.q.val();
         let attributes = self.attributes.rdata.val();
-        let row = self.rows.rdata.val();
+        let row = if self.forward.q.val() { now } else { self.rows.rdata.val() };
         let fault = self.faults.rdata.val();
         let view = self.view.val();
         let qp = m.qpn.get_bits::<12>(0);
         let table = self.table.req.val();
         let idle = state == State::Idle;
+        let write = self.write.q.val();
         let take = idle && self.meta.valid.val() && !self.table.valid.val();
-        let table_now = idle && self.table.valid.val();
-        let op_free = !self.op_valid.q.val() || self.op.ready.val();
+        let table_now = idle && self.table.valid.val() && !write;
+        let op_free = !self.op_valid.q.val();
 
         // ---- Ports and their defaults.
         self.meta.ready.next = idle && !self.table.valid.val();
-        self.table.ready.next = idle;
+        self.table.ready.next = idle && !write;
         self.table.rdata.next = self.rdata.q.val();
         self.table.rvalid.next = self.rvalid.q.val();
         self.rvalid.d.next = false;
@@ -294,7 +318,7 @@ impl Logic for Completer {
         // ---- Reads of the packet's QP, or of a row for the table bus.
         let incoming = self.meta.data.val();
         // They may be read a cycle ahead: then `Fetch` is this cycle.
-        let ahead = idle && self.soon_valid.val() && !self.meta.valid.val() && !self.table.valid.val();
+        let ahead = idle && self.soon_valid.val() && !self.meta.valid.val() && !self.table.valid.val() && !write;
         self.early.d.next = ahead;
         self.early_qpn.d.next = self.soon.val();
         let here = self.early.q.val() && self.early_qpn.q.val() == incoming.qpn && incoming.opcode != WAKE;
@@ -307,14 +331,16 @@ impl Logic for Completer {
             incoming.qpn
         };
         let read = reads || (table_now && !table.write);
+        let forward = write && take && incoming.qpn == m.qpn;
+        if read {
+            self.forward.d.next = forward;
+        }
         self.attributes.re.next = read;
         self.attributes.raddr.next = who;
         self.peers.re.next = reads;
         self.peers.raddr.next = who;
-        self.rows.re.next = read;
+        self.rows.re.next = read && !forward;
         self.rows.raddr.next = who;
-        self.heads.re.next = read;
-        self.heads.raddr.next = who.get_bits::<12>(0);
         self.faults.re.next = reads;
         self.faults.raddr.next = who;
         self.view_re.next = reads;
@@ -323,13 +349,22 @@ impl Logic for Completer {
         self.sent_addr.next = who.get_bits::<12>(0);
         self.timers.mark_re.next = reads;
         self.timers.mark_addr.next = who.get_bits::<12>(0);
-        let head = self.heads.rdata.val();
-        let mut record: Bits<7> = head.get_bits::<7>(0);
-        let fetches = state == State::Fetch || take && here;
-        let fetch_qp = if idle { self.early_qpn.q.val().get_bits::<12>(0) } else { qp };
-        let mut read_record = fetches;
-        self.land_re.next = fetches;
-        self.land_addr.next = cat!(24; bits::<8>(0), fetch_qp, head.get_bits::<4>(7));
+        self.heads.re.next = true;
+        self.heads.raddr.next = who.get_bits::<12>(0);
+        let mut head = self.heads.rdata.val();
+        if forward {
+            head = head_of(now);
+        }
+        // The next record, should the packet in hand acknowledge more than one: again if the op of this one had to wait.
+        let further = state == State::Weigh || state == State::Act && op_free && self.stalled.q.val();
+        self.record_re.next = reads || further;
+        self.record_addr.next = if further {
+            cat!(24; bits::<5>(0), qp, now.record + 1)
+        } else {
+            cat!(24; bits::<5>(0), who.get_bits::<12>(0), head.get_bits::<7>(0))
+        };
+        self.land_re.next = reads;
+        self.land_addr.next = cat!(24; bits::<8>(0), who.get_bits::<12>(0), head.get_bits::<4>(7));
 
         // ---- Wake-up calls: a fault of the send side, or a timer.
         let fault_now = self.fault.valid.val() && !self.busy.q.val();
@@ -373,11 +408,10 @@ impl Logic for Completer {
         // ---- What the oldest record says, from registers.
         let facts = self.facts.q.val();
         let trouble = self.trouble.q.val();
-        let (has, is_read, span, all, lost) = (facts.has, facts.is_read, facts.span, facts.all, facts.lost);
+        let (has, is_read, all, lost) = (facts.has, facts.is_read, facts.all, facts.lost);
         let before = self.before.q.val();
-        let stretch = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
+        let stretch = self.stretch.q.val();
         let final_one = facts.final_one;
-        let sound = response_is_sound(m, final_one, facts.remaining, attributes.mtu);
         let fired = self.fired.q.val();
         let backs_ready = self.backs.s.ready.val();
 
@@ -391,10 +425,11 @@ impl Logic for Completer {
             ahead.rnr_retry = attributes.rnr_retry;
         }
         let mut retired = ahead;
-        retired.psn = self.rec_end.q.val();
+        let end = now.message + self.packets.q.val();
+        retired.psn = end;
         retired.record = now.record + 1;
-        retired.message = self.rec_end.q.val();
-        retired.index = rec.wqe_index + rec.blocks.cast::<16>();
+        retired.message = end;
+        retired.index = now.index + rec.blocks.cast::<16>();
         retired.reading = false;
         if is_read {
             retired.reads = now.reads + 1;
@@ -445,8 +480,8 @@ impl Logic for Completer {
                 generation: self.generation.q.val(),
                 status: wc::SUCCESS.to_bits(),
                 cause: cause::NONE.to_bits(),
-                opcode: rec.opcode,
-                wqe_index: rec.wqe_index,
+                opcode: rec.opcode.cast::<8>(),
+                wqe_index: now.index,
                 blocks: rec.blocks,
                 length: rec.length,
                 imm: 0.into(),
@@ -477,56 +512,66 @@ impl Logic for Completer {
                 let exists = m.qpn < elab!(bits::<24>(self._qps.0 as u64));
                 let ahead = m.psn - row.psn;
                 let valid = ahead < self.sent.val().psn - row.psn;
+                let running = exists && runs(view.state) && !row.halted;
                 let says = understand(
                     m,
                     self.peers.rdata.val(),
-                    exists && runs(view.state) && !row.halted,
+                    running,
                     valid,
                     self.call_fault.q.val(),
                     self.call_raw.q.val(),
                 );
                 self.said.d.next = says;
-                self.todo.d.next = if !says.counts || says.kind == SAYS_TIMER || says.kind == SAYS_FAULT {
-                    0.into()
-                } else if says.kind == SAYS_ACK {
-                    ahead + 1
-                } else {
-                    ahead
-                };
+                // What calls say does not depend on the PSN that was sent.
+                self.todo.d.next = if says.kind == SAYS_ACK { ahead + 1 } else { ahead };
+                if says.kind == SAYS_TIMER || says.kind == SAYS_FAULT {
+                    self.todo.d.next = 0.into();
+                }
                 self.now.d.next = row;
                 self.generation.d.next = view.generation;
                 self.sent_q.d.next = self.sent.val();
+                self.behind.d.next = row.psn - row.message;
+                self.before.d.next = psns_to_bytes(row.psn - row.message, attributes.mtu).get_bits::<32>(0);
                 self.moved.d.next = false;
-                self.mapped.d.next = false;
+                self.map.d.next = sge_map(self.land.val());
+                self.want.d.next = m.payload;
+                self.place.d.next = m.buf;
                 // A round trip is measured on an answer to the very packet that left last, unless it was sent again.
                 let mark = self.timers.mark.val();
                 let trip = self.timers.now.val().get_bits::<16>(0) - mark.time;
                 self.sampled.d.next = m.psn == mark.psn && !row.fires.any() && !row.recovering && !row.rnr;
                 self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };
-                self.state.d.next = State::Record;
+                self.state.d.next = State::Weigh;
             }
-            State::Record => {
-                let here = self.record.val();
-                self.rec.d.next = here;
-                self.rec_end.d.next = here.psn + here.packets;
-                let bytes = psns_to_bytes(now.psn - here.psn, attributes.mtu).get_bits::<32>(0);
-                self.before.d.next = bytes;
-                self.facts.d.next = facts_of(now, sent, here, bytes, said.kind, todo);
+            State::Again => {
+                self.before.d.next = psns_to_bytes(self.behind.q.val(), attributes.mtu).get_bits::<32>(0);
+                self.state.d.next = State::Weigh;
+            }
+            State::Weigh => {
+                self.facts.d.next = facts_of(
+                    now,
+                    sent,
+                    rec,
+                    self.packets.q.val(),
+                    self.behind.q.val(),
+                    before,
+                    m,
+                    said.kind,
+                    todo,
+                    attributes.mtu,
+                );
                 let (srtt, rttvar) = measure(now.srtt, now.rttvar, self.sample.q.val());
                 self.measured[0].d.next = srtt;
                 self.measured[1].d.next = rttvar;
                 self.timely.d.next = fired.psn == now.psn && fired.turn == now.turn;
                 self.trouble.d.next = trouble_of(now, fault, self.generation.q.val());
-                self.at.d.next = bytes;
-                self.want.d.next = m.payload;
-                self.place.d.next = m.buf;
-                if !self.mapped.q.val() {
-                    self.map.d.next = sge_map(self.land.val());
-                }
-                self.mapped.d.next = true;
+                self.stretch.d.next = sge_step(self.map.q.val(), before, self.want.q.val());
+                self.at.d.next = before;
+                self.stalled.d.next = false;
                 self.state.d.next = State::Act;
             }
             State::Act => {
+                let retires = all || final_one;
                 if !said.counts {
                     ends = true;
                     count = count.replace_bit(counter::RX_QP_STATE, !said.call && !said.runs);
@@ -541,7 +586,7 @@ impl Logic for Completer {
                         new.psn = now.psn + todo;
                     }
                     moved = true;
-                    let rest = if all { todo - span } else { 0.into() };
+                    let rest: Psn = if all { facts.rest } else { 0.into() };
                     let finished = !rest.any() && said.kind == SAYS_ACK && !now.fault;
                     let completes = all && rec.signaled;
                     op.completion.valid = completes;
@@ -552,7 +597,9 @@ impl Logic for Completer {
                     emit = completes && !finished;
                     ends = finished;
                     again = !finished;
-                    self.todo.d.next = if op_free || !(emit || ends) { rest } else { todo };
+                    if op_free {
+                        self.todo.d.next = rest;
+                    }
                     count = count.replace_bit(counter::RX_ACCEPTED, finished);
                 } else if todo.any() && is_read && lost {
                     // Its response was lost on the way: implied NAK.
@@ -564,7 +611,7 @@ impl Logic for Completer {
                     if now.fault && trouble.due {
                         of_fault = true;
                         fails = trouble.ends;
-                        end_status = fault.status;
+                        end_status = trouble.status;
                         end_cause = fault.cause;
                     }
                     ends = true;
@@ -574,7 +621,7 @@ impl Logic for Completer {
                     if !is_read {
                         ends = true;
                         count = count.replace_bit(counter::RX_STALE_RESPONSE, true);
-                    } else if !sound {
+                    } else if !facts.sound {
                         fails = true;
                         end_status = wc::BAD_RESP.to_bits();
                         end_cause = cause::BAD_RESPONSE.to_bits();
@@ -640,7 +687,7 @@ impl Logic for Completer {
                     if trouble.due {
                         of_fault = true;
                         fails = trouble.ends;
-                        end_status = fault.status;
+                        end_status = trouble.status;
                         end_cause = fault.cause;
                     } else if trouble.known {
                         new.fault = !trouble.past;
@@ -684,7 +731,6 @@ impl Logic for Completer {
                     op.completion.cause = end_cause;
                     // A failed WQE has no record yet; a failed frame has one.
                     if of_fault && trouble.has_blocks {
-                        op.completion.wqe_index = fault.wqe_index;
                         op.completion.blocks = fault.blocks;
                         op.completion.opcode = fault.opcode;
                     }
@@ -704,32 +750,37 @@ impl Logic for Completer {
                     // Its verdict is nobody's frame's.
                     count = count & elab!(bits::<64>(u64::MAX << counter::RX_CE));
                 }
-                let emits = emit || ends;
-                if !emits || op_free {
+                if op_free {
                     self.now.d.next = new;
+                    self.timeout.d.next = attributes.timeout;
                     self.moved.d.next = moved;
-                    self.op_valid.d.next = emits || (self.op_valid.q.val() && !self.op.ready.val());
-                    if emits {
-                        self.op_q.d.next = op;
-                    }
-                    self.at.d.next = self.at.q.val() + stretch.len.cast::<32>();
-                    self.want.d.next = self.want.q.val() - stretch.len;
-                    self.place.d.next = self.place.q.val() + stretch.len.cast::<20>();
-                    if ends {
-                        self.state.d.next = State::Idle;
+                    self.op_valid.d.next = emit || ends;
+                    self.op_q.d.next = op;
+                    self.retired.d.next = retires;
+                    self.behind.d.next = if retires { 0.into() } else { self.behind.q.val() + todo };
+                    self.state.d.next = if ends {
+                        State::Idle
                     } else if again {
-                        self.state.d.next = State::Next;
-                        read_record = true;
-                        record = new.record;
+                        if self.stalled.q.val() { State::Next } else { State::Again }
+                    } else {
+                        State::Walk
+                    };
+                    if !ends && !again {
+                        self.at.d.next = self.at.q.val() + stretch.len.cast::<32>();
+                        self.want.d.next = self.want.q.val() - stretch.len;
+                        self.place.d.next = self.place.q.val() + stretch.len.cast::<20>();
                     }
                 } else {
+                    self.stalled.d.next = true;
                     count = 0.into();
-                    ends = false;
-                    go_back = false;
                 }
             }
+            State::Walk => {
+                self.stretch.d.next = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
+                self.state.d.next = State::Act;
+            }
             State::Next => {
-                self.state.d.next = State::Record;
+                self.state.d.next = State::Again;
             }
             State::ReadWait => {
                 self.state.d.next = State::ReadRow;
@@ -741,17 +792,24 @@ impl Logic for Completer {
             }
         }
 
-        self.record_re.next = read_record;
-        self.record_addr.next = cat!(24; bits::<5>(0), fetch_qp, record);
+        if state == State::Look || state == State::Again && self.retired.q.val() {
+            let record = self.record.val();
+            self.rec.d.next = record;
+            self.packets.d.next =
+                if attributes.raw { bits::<24>(1) } else { response_psns(record.length, attributes.mtu) };
+        }
 
-        // ---- The end of a packet: row, copies, timer, messages to the requester.
-        let done = state == State::Act && ends;
+        // ---- The end of a packet: what it leaves is written in the next cycle; messages to the requester.
+        let done = state == State::Act && op_free && ends;
         let counts = done && said.counts;
         let send_row = table_now && table.write && table.table == id::QP_SEND;
         let load = send_row && loads(table.row);
-        let first = fresh(table.row);
-        let written = if load { first } else { new };
-        let at = if load { table.index } else { m.qpn };
+        self.write.d.next = load || counts;
+        if load {
+            self.m.d.next.qpn = table.index;
+            self.now.d.next = fresh(table.row);
+            self.timeout.d.next = attributes_of(table.row).timeout;
+        }
         self.peers.we.next = table_now && table.write && table.table == id::QP_RECV;
         self.peers.waddr.next = table.index;
         self.peers.wdata.next = peer_of(table.row);
@@ -761,46 +819,42 @@ impl Logic for Completer {
         self.attributes.we.next = send_row;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = attributes_of(table.row);
-        self.rows.we.next = load || counts;
-        self.rows.waddr.next = at;
-        self.rows.wdata.next = written;
-        self.heads.we.next = load || counts;
-        self.heads.waddr.next = at.get_bits::<12>(0);
-        self.heads.wdata.next = cat!(11; written.reads.get_bits::<4>(0), written.record);
-        self.ackeds.we.next = load || counts;
-        self.ackeds.waddr.next = at;
-        self.ackeds.wdata.next = Acked {
-            psn: written.psn,
-            record: written.record,
-            reads: written.reads,
-            message: written.message,
-            wqe_index: written.index,
-        };
+        self.rows.we.next = write;
+        self.rows.waddr.next = m.qpn;
+        self.rows.wdata.next = now;
+        self.heads.we.next = write;
+        self.heads.waddr.next = qp;
+        self.heads.wdata.next = head_of(now);
+        self.ackeds.we.next = write;
+        self.ackeds.waddr.next = m.qpn;
+        self.ackeds.wdata.next =
+            Acked { psn: now.psn, record: now.record, reads: now.reads, message: now.message, wqe_index: now.index };
         self.ackeds.re.next = self.acked_re.val();
         self.ackeds.raddr.next = self.acked_addr.val().cast::<24>();
         self.acked.next = self.ackeds.rdata.val();
-        self.timers.we.next = load || counts;
-        self.timers.waddr.next = at.get_bits::<12>(0);
+        self.timers.we.next = write;
+        self.timers.waddr.next = qp;
         self.timers.wait.next = Wait {
-            psn: written.psn,
-            turn: written.turn,
-            rnr: written.rnr,
-            rnr_code: written.rnr_code,
+            psn: now.psn,
+            turn: now.turn,
+            rnr: now.rnr,
+            rnr_code: now.rnr_code,
             // The messages before a fault may not have asked for an ACK: sent again, they do.
-            reading: written.reading || written.fault,
-            over: written.halted,
-            fires: written.fires,
-            timeout: if load { attributes_of(table.row).timeout } else { attributes.timeout },
-            srtt: written.srtt,
-            rttvar: written.rttvar,
+            reading: now.reading || now.fault,
+            over: now.halted,
+            fires: now.fires,
+            timeout: self.timeout.q.val(),
+            srtt: now.srtt,
+            rttvar: now.rttvar,
         };
-        self.backs.s.valid.next = counts && go_back;
+        self.goes_back.d.next = counts && go_back && backs_ready;
+        self.backs.s.valid.next = self.goes_back.q.val();
         self.backs.s.data.next = GoBack {
             qpn: qp,
             generation: self.generation.q.val(),
             psn: now.psn,
             record: now.record,
-            wqe_index: if has { rec.wqe_index } else { now.index },
+            wqe_index: now.index,
             offset: if has { before } else { 0.into() },
             reads: now.reads,
         };

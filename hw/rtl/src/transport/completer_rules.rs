@@ -1,11 +1,11 @@
 //! The completer's rules as functions of packet and row. `completer` says when each is asked.
 
-use super::{opcode::*, responder_rules::pkeys_match};
+use super::{opcode::*, requester_wqe::status_of, responder_rules::pkeys_match};
 use crate::msg::*;
 use abi::{
     queue::send_op,
     status::{cause, wc},
-    table::{qp_recv, qp_send, qp_state},
+    table::{qp_recv, qp_send, qp_state, qp_type},
     wire::op,
 };
 use hdl::prelude::*;
@@ -40,6 +40,8 @@ pub struct Attributes {
     pub rnr_retry: Bits<3>,
     /// Verbs timeout.
     pub timeout: Bits<5>,
+    /// Of the raw queue pair, whose messages are one packet each.
+    pub raw: Bit,
 }
 
 /// Whom responses must come from: the same as requests. Writer: the table bus.
@@ -169,16 +171,6 @@ pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit,
     }
 }
 
-/// Lengths of a READ response packet: the MTU, or at the end all that `remains`. FIRST and MIDDLE are taken for each
-/// other: after a go back the old response may still arrive.
-#[hdl_fn]
-pub fn response_is_sound(m: RxMeta, final_one: Bit, remains: Bits<32>, mtu: Bits<3>) -> Bit {
-    let ends = m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY;
-    let pad = (m.payload.get_bits::<2>(0) + m.pad) == 0;
-    let size = if final_one { m.payload.cast::<32>() == remains } else { m.payload == mtu_bytes(mtu) };
-    ends == final_one && size && pad
-}
-
 /// Smoothed round trip and deviation after a sample in ticks (RFC 6298, in eighths and quarters).
 #[hdl_fn]
 pub fn measure(srtt: Bits<16>, rttvar: Bits<16>, sample: Bits<12>) -> (Bits<16>, Bits<16>) {
@@ -194,20 +186,21 @@ pub fn measure(srtt: Bits<16>, rttvar: Bits<16>, sample: Bits<12>) -> (Bits<16>,
     (if first { begin } else { next }, if first { sample << 1 } else { rttvar - (rttvar >> 2) + error })
 }
 
-/// What row, record and packet say together: found while the record comes, so that deciding takes no arithmetic.
+/// What row, record and packet say together: found ahead, so that deciding takes no arithmetic.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Facts {
     /// There is a record, and it is a READ's.
     pub has: Bit,
     pub is_read: Bit,
-    /// PSNs of the record that are not acknowledged; the packet acknowledges them all.
-    pub span: Psn,
+    /// The packet acknowledges all of the record, and so many PSNs behind it.
     pub all: Bit,
+    pub rest: Psn,
     /// If it is a READ's: its response was lost, for the packet is about what came behind.
     pub lost: Bit,
-    /// The next response packet is the last one; bytes that remain.
+    /// One PSN of the record is not acknowledged: the next response packet is the last.
     pub final_one: Bit,
-    pub remaining: Bits<32>,
+    /// A READ response packet is what must come next.
+    pub sound: Bit,
 }
 
 /// What row and fault of the send side say together, likewise.
@@ -218,33 +211,58 @@ pub struct Trouble {
     /// It is at a PSN that is acknowledged already, or at the oldest that is not.
     pub past: Bit,
     pub due: Bit,
-    /// It has a cause, and blocks of its own.
+    /// It has a cause, and blocks of its own; status of its completion.
     pub ends: Bit,
     pub has_blocks: Bit,
+    pub status: Bits<8>,
 }
 
-/// See [`Facts`]. `before`: bytes of the record that are acknowledged; `todo`: PSNs that the packet acknowledges.
+/// See [`Facts`]. The record takes `packets` PSNs, of which `behind` with `before` bytes are acknowledged; packet `m` acknowledges
+/// `todo` more. Of a READ response a packet has the MTU, or at the end all that remains. FIRST and MIDDLE are taken for each
+/// other: after a go back the old response may still arrive.
 #[hdl_fn]
-pub fn facts_of(row: Row, sent: Sent, record: Record, before: Bits<32>, kind: Bits<3>, todo: Psn) -> Facts {
+pub fn facts_of(
+    row: Row,
+    sent: Sent,
+    record: Record,
+    packets: Psn,
+    behind: Psn,
+    before: Bits<32>,
+    m: RxMeta,
+    kind: Bits<3>,
+    todo: Psn,
+    mtu: Bits<3>,
+) -> Facts {
     let has = row.record != sent.record;
-    let span = record.psn + record.packets - row.psn;
-    let all = todo >= span;
+    let target = behind + todo;
+    let all = target >= packets;
+    let final_one = behind + 1 == packets;
+    let closes = m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY;
+    let pad = (m.payload.get_bits::<2>(0) + m.pad) == 0;
+    let completes = before + m.payload.cast::<32>() == record.length;
+    let size = if final_one { completes } else { m.payload == mtu_bytes(mtu) };
     Facts {
         has,
-        is_read: has && record.opcode == send_op::READ,
-        span,
+        is_read: has && record.opcode == elab!(bits::<3>(send_op::READ as u64)),
         all,
+        rest: target - packets,
         // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
         lost: if kind == SAYS_ACK {
-            todo > span
+            target > packets
         } else if kind == SAYS_END {
             all
         } else {
             true
         },
-        final_one: span == 1,
-        remaining: record.length - before,
+        final_one,
+        sound: closes == final_one && size && pad,
     }
+}
+
+/// A head: oldest record, and slot of the next READ.
+#[hdl_fn]
+pub fn head_of(row: Row) -> Bits<11> {
+    cat!(11; row.reads.get_bits::<4>(0), row.record)
 }
 
 /// See [`Trouble`].
@@ -258,6 +276,8 @@ pub fn trouble_of(row: Row, fault: SendFault, generation: Gen) -> Trouble {
         due: known && !delta.any(),
         ends: fault.cause.any(),
         has_blocks: fault.blocks.any(),
+        // A frame fails at its key.
+        status: if fault.blocks.any() { status_of(fault.cause) } else { wc::LOC_PROT.to_bits() },
     }
 }
 
@@ -277,6 +297,7 @@ pub fn attributes_of(row: Bits<512>) -> Attributes {
         retry: row.get_bits::<3>(elab!(qp_send::RETRY_COUNT.lsb)),
         rnr_retry: row.get_bits::<3>(elab!(qp_send::RNR_RETRY.lsb)),
         timeout: row.get_bits::<5>(elab!(qp_send::TIMEOUT.lsb)),
+        raw: row.get_bits::<2>(elab!(qp_send::TYPE.lsb)) == qp_type::RAW,
     }
 }
 

@@ -161,11 +161,12 @@ impl Reference {
         if f.psn.to_u64() != self.psn {
             return None;
         }
-        let (status, why) = (f.status.to_u64() as u8, f.cause.to_u64() as u8);
+        let why = f.cause.to_u64() as u8;
+        let status = if f.blocks.any() { wc::LOC_QP_OP } else { wc::LOC_PROT };
         let mut op = self.end(status, why);
         if f.blocks.any() {
             let m = Message {
-                index: f.wqe_index.to_u64(),
+                index: self.messages[..self.oldest].last().map_or(0, |m| m.index + m.blocks),
                 blocks: f.blocks.to_u64(),
                 opcode: f.opcode.to_u64() as u8,
                 ..Default::default()
@@ -407,17 +408,11 @@ impl Actor for Around {
             let none = Message::default();
             let r = qps.get(at as usize / 128);
             let s = r.and_then(|r| r.messages.get(at as usize % 128)).unwrap_or(&none);
-            let slot = r
-                .map_or(0, |r| r.messages.iter().take(at as usize % 128).filter(|m| m.opcode == send_op::READ).count());
             vec![bytes_of(Record {
-                psn: s.psn.to_bits(),
-                packets: s.packets.to_bits(),
-                wqe_index: (s.index & 0xffff).to_bits(),
                 blocks: s.blocks.to_bits(),
                 opcode: (s.opcode as u64).to_bits(),
                 signaled: s.signaled,
                 length: s.length.to_bits(),
-                read_slot: (slot as u64 & 15).to_bits(),
             })]
         });
         self.land.drive(m, |[at]| {
@@ -915,9 +910,7 @@ impl Live {
             qpn: 1u64.to_bits(),
             generation: 10u64.to_bits(),
             psn: psn.to_bits(),
-            status: (wc::LOC_PROT as u64).to_bits(),
-            cause: (cause::KEY_PD as u64).to_bits(),
-            wqe_index: 77u64.to_bits(),
+            cause: (if blocks == 0 { cause::KEY_PD } else { cause::WQE_OPCODE } as u64).to_bits(),
             blocks: blocks.to_bits(),
             opcode: 0u64.to_bits(),
         };
@@ -1032,7 +1025,7 @@ fn a_failed_wqe_completes_in_its_turn() {
     live.fault(102, 1);
     assert_eq!(what(live.run(2, &[])), []);
     assert_eq!(what(live.run(2, &[ack(100)])), [op("cqe 0 status 0")]);
-    assert_eq!(what(live.run(2, &[ack(101)])), [op("cqe 1 status 0"), op("cqe 77 status 4")]);
+    assert_eq!(what(live.run(2, &[ack(101)])), [op("cqe 1 status 0"), op("cqe 3 status 2")]);
     assert_eq!(what(live.run(2, &[ack(101)])), []);
     // A frame of the second message.
     let mut live = Live::new(setup);

@@ -101,5 +101,6 @@ pub fn response_psns(length: Bits<32>, mtu: Bits<3>) -> Bits<24> {
         4 => up.get_bits::<22>(11).cast::<24>(),
         _ => up.get_bits::<21>(12).cast::<24>(),
     };
-    if n.any() { n } else { 1.into() }
+    // No bytes, and only they, give none.
+    n.replace_bit(0, n.get_bit(0) || !length.any())
 }

@@ -1,7 +1,10 @@
 //! The rules of a requester: what a packet is, what holds a QP back, and what a packet, a load or a go back makes of its
 //! progress. Pure functions; `requester` has the registers.
 
-use super::requester_wqe::{Wqe, fault_of, mtu_bytes, packets_of};
+use super::{
+    opcode::{mtu_bytes, response_psns},
+    requester_wqe::{Wqe, fault_of},
+};
 use crate::msg::{Acked, GoBack, Psn, QpView, QueueView};
 use abi::{
     queue::send_op,
@@ -48,14 +51,6 @@ pub struct Attributes {
     pub max_reads: Bits<5>,
 }
 
-/// What a WQE must still be when it is fetched again.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-pub struct Seen {
-    pub opcode: Bits<8>,
-    pub blocks: Bits<3>,
-    pub length: Bits<32>,
-}
-
 /// The next packet.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Packet {
@@ -72,26 +67,63 @@ pub struct Packet {
     pub units: Bits<6>,
     /// Begins a record that was never written.
     pub opens_record: Bit,
-    /// The window ends with it.
-    pub fills_window: Bit,
     pub again: Bit,
+}
+
+/// How a QP stands to what it has been told, before anything is made of it.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Gaps {
+    /// Next PSN less the oldest unacknowledged one, and less the first of the oldest message.
+    pub out: Psn,
+    pub past: Psn,
+    /// A message begins here, at another block than the oldest one's.
+    pub begins: Bit,
+    pub elsewhere: Bit,
+    /// Of the WQE there is something on chip, or all of it; or the doorbell stands in its middle.
+    pub some: Bit,
+    pub whole: Bit,
+    pub torn: Bit,
+    /// What follows is on chip; is posted.
+    pub follows: Bit,
+    pub posted: Bit,
+    /// The QP may send; or may some time.
+    pub running: Bit,
+    pub resumes: Bit,
+    /// No record is free; or only one.
+    pub crowded: Bit,
+    pub crowd: Bit,
+    /// READs are at their limit; a fence waits for them.
+    pub reading: Bit,
+    pub fenced: Bit,
+    /// Why the WQE cannot be executed, as far as its head tells.
+    pub unsound: Bits<8>,
 }
 
 /// What holds a QP back.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Gate {
-    /// Not in this pick.
-    pub ends: Bit,
-    /// Not before a kick, load or go back.
-    pub stops: Bit,
-    /// Not before a kick, but a faulty WQE is reported all the same.
-    pub waits: Bit,
+    /// Nothing does.
+    pub goes: Bit,
     /// It lies behind what is acknowledged.
     pub skips: Bit,
-    /// PSNs in flight.
-    pub out: Psn,
-    /// Why the WQE cannot be executed (`abi::status::cause`), as far as its head tells.
+    /// Not in this pick.
+    pub halts: Bit,
+    /// Not before a kick, load or go back.
+    pub stops: Bit,
+    /// The window ends with this packet.
+    pub fills: Bit,
+    /// Why the WQE cannot be executed (`abi::status::cause`).
     pub reason: Bits<8>,
+}
+
+/// Where a QP goes on.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Restart {
+    pub psn: Psn,
+    pub index: Bits<16>,
+    pub offset: Bits<32>,
+    pub record: Bits<7>,
+    pub reads: Bits<8>,
 }
 
 /// Attributes of a QP_SEND row.
@@ -105,11 +137,10 @@ pub fn attributes_of(row: Bits<512>) -> Attributes {
     }
 }
 
-/// `psn` lies before `acked`: it is sent `again`, and a late ACK has overtaken that. A READ alone may take 2^23 PSNs, half
-/// of all; that far apart, only what is sent again can be behind.
+/// The next PSN lies before another one, `d` behind it: it is sent `again`, and a late ACK has overtaken that. A READ alone may
+/// take 2^23 PSNs, half of all; that far apart, only what is sent again can be behind.
 #[hdl_fn]
-fn is_behind(psn: Psn, acked: Psn, again: Bit) -> Bit {
-    let d = psn - acked;
+fn is_behind(d: Psn, again: Bit) -> Bit {
     d.get_bit(23) && (again || d.get_bits::<23>(0).any())
 }
 
@@ -120,26 +151,17 @@ fn reads_out(issued: Bits<8>, done: Bits<8>) -> Bits<8> {
     if d.get_bit(7) { 0.into() } else { d }
 }
 
-/// PSNs in flight.
-#[hdl_fn]
-fn psns_out(now: Progress, acked: Acked) -> Psn {
-    let again = now.psn != now.high;
-    if is_behind(now.psn, acked.psn, again) { 0.into() } else { now.psn - acked.psn }
-}
-
 /// The next packet of a message of which `left` bytes are left. A raw frame is one packet, whatever the path MTU.
 #[hdl_fn]
-pub fn packet_of(now: Progress, acked: Acked, wqe: Wqe, left: Bits<32>, attributes: Attributes) -> Packet {
+pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes) -> Packet {
     let read = wqe.opcode == send_op::READ;
     let raw = attributes.kind == qp_type::RAW;
     let most = mtu_bytes(attributes.mtu);
     let rest = left <= most.cast::<32>() || raw;
     let bytes = if rest { left.get_bits::<14>(0) } else { most };
     let some = if bytes.any() { bytes } else { bits::<14>(1) };
-    let packets = if raw { bits::<24>(1) } else { packets_of(left, attributes.mtu) };
+    let packets = if raw { bits::<24>(1) } else { response_psns(left, attributes.mtu) };
     let first = !now.offset.any();
-    let opens_record = first && now.record == now.top;
-    let crowd = opens_record && now.top - acked.record >= elab!(MESSAGES - 1);
     Packet {
         first,
         last: rest || read,
@@ -148,52 +170,78 @@ pub fn packet_of(now: Progress, acked: Acked, wqe: Wqe, left: Bits<32>, attribut
         psns: if read { packets } else { 1.into() },
         packets,
         units: (some + 511).get_bits::<5>(9).cast::<6>(),
-        opens_record,
-        fills_window: psns_out(now, acked) >= elab!(WINDOW - 1) || crowd,
+        opens_record: first && now.record == now.top,
         again: now.psn != now.high,
     }
 }
 
-/// What holds a QP in `state` back, whose WQE `wqe` was read with `view`. `changed`: it is not the one that was sent before.
+/// See [`Gaps`]. The WQE was read with `view`.
 #[hdl_fn]
-pub fn gate_of(
-    now: Progress,
-    acked: Acked,
-    wqe: Wqe,
-    attributes: Attributes,
-    state: QpView,
-    view: QueueView,
-    changed: Bit,
-) -> Gate {
+pub fn gaps_of(now: Progress, acked: Acked, wqe: Wqe, attributes: Attributes, state: QpView, view: QueueView) -> Gaps {
     let begins = !now.offset.any();
+    let blocks = wqe.blocks.cast::<16>();
     let there = view.fetched - now.index;
-    let whole = there >= wqe.blocks.cast::<16>();
-    // A doorbell in the middle of a WQE.
-    let torn = !whole && view.fetched == view.posted && there.any();
-    let running = state.state == qp_state::RTS || state.state == qp_state::SQD && !begins;
-    let resumes = state.state == qp_state::INIT || state.state == qp_state::RTR || state.state == qp_state::SQD;
-    let read = wqe.opcode == send_op::READ;
-    let out = psns_out(now, acked);
+    let some = there.any();
+    let whole = there >= blocks;
+    let opens = begins && now.record == now.top;
+    let messages = now.top - acked.record;
     let reads = reads_out(now.reads, acked.reads);
-    let crowded = begins && now.record == now.top && now.top - acked.record >= MESSAGES;
-    let reading = read && reads >= attributes.max_reads.cast::<8>();
-    let fenced = begins && wqe.fence && reads.any();
-    let unsound = fault_of(wqe, attributes.kind, attributes.max_reads);
-    let misplaced = is_behind(now.psn, acked.message, now.psn != now.high)
-        || now.psn == acked.message && begins && now.index != acked.wqe_index;
+    Gaps {
+        out: now.psn - acked.psn,
+        past: now.psn - acked.message,
+        begins,
+        elsewhere: now.index != acked.wqe_index,
+        some,
+        whole,
+        // A doorbell in the middle of a WQE.
+        torn: !whole && view.fetched == view.posted && some,
+        follows: there != blocks,
+        posted: view.posted - now.index != blocks,
+        running: state.state == qp_state::RTS || state.state == qp_state::SQD && !begins,
+        resumes: state.state == qp_state::INIT || state.state == qp_state::RTR || state.state == qp_state::SQD,
+        crowded: opens && messages >= MESSAGES,
+        crowd: opens && messages >= elab!(MESSAGES - 1),
+        reading: wqe.opcode == send_op::READ && reads >= attributes.max_reads.cast::<8>(),
+        fenced: begins && wqe.fence && reads.any(),
+        unsound: fault_of(wqe, attributes.kind, attributes.max_reads),
+    }
+}
+
+/// What holds a QP back. `changed`: its WQE is not the one that was sent before; `short`: its SGEs do not add up to its length;
+/// `first`: it is the first of its pick. A bad WQE that is sent again may have been completed by a late ACK, which the next pick
+/// shows: only a pick's first WQE is read later than what is acknowledged.
+#[hdl_fn]
+pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, short: Bit, first: Bit) -> Gate {
+    let out: Psn = if is_behind(gaps.out, packet.again) { 0.into() } else { gaps.out };
+    let full = out >= WINDOW;
+    // A READ may take the window up to 2^23 PSNs.
+    let wide = packet.read && out.cast::<25>() + packet.packets.cast::<25>() > 0x80_0000;
+    let ends = !gaps.some || !gaps.whole && !gaps.torn || !gaps.running;
+    let busy = !packet.read && full || gaps.crowded || gaps.reading || gaps.fenced;
+    let reason: Bits<8> = if gaps.torn {
+        bits::<8>(cause::WQE_FORMAT as u64)
+    } else if changed {
+        bits::<8>(cause::WQE_CHANGED as u64)
+    } else if gaps.unsound.any() {
+        gaps.unsound
+    } else if short {
+        bits::<8>(cause::WQE_LENGTH as u64)
+    } else {
+        0.into()
+    };
+    let faulty = gaps.torn || changed || gaps.unsound.any() || short;
+    let misplaced = is_behind(gaps.past, packet.again) || !gaps.past.any() && gaps.begins && gaps.elsewhere;
+    let skips = misplaced && gaps.running && !failed;
+    let waits = (gaps.running && gaps.whole && busy || wide && !ends) && !faulty;
+    let stops = !gaps.running && !gaps.resumes || failed || waits;
+    let halts = stops || ends || packet.again && faulty && !first;
     Gate {
-        ends: !there.any() || !whole && !torn || !running,
-        stops: !running && !resumes || now.failed,
-        waits: running && whole && (!read && out >= WINDOW || crowded || reading || fenced),
-        skips: misplaced && running && !now.failed,
-        out,
-        reason: if torn {
-            bits::<8>(cause::WQE_FORMAT as u64)
-        } else if changed {
-            bits::<8>(cause::WQE_CHANGED as u64)
-        } else {
-            unsound
-        },
+        goes: !skips && !halts && !faulty,
+        skips,
+        halts,
+        stops,
+        fills: out >= elab!(WINDOW - 1) || gaps.crowd,
+        reason,
     }
 }
 
@@ -216,57 +264,38 @@ pub fn advanced(now: Progress, packet: Packet, blocks: Bits<3>, ack: Bit) -> Pro
     }
 }
 
-/// Progress of a queue that starts at `psn`. Epochs go on over loads: egress knows the last one.
+/// Progress of a QP that goes on at `to`. `loads`: its queue begins anew. Epochs go on over loads: egress knows the last one.
 #[hdl_fn]
-pub fn loaded(old: Progress, psn: Psn) -> Progress {
-    Progress {
-        psn,
-        high: psn,
-        index: 0.into(),
-        offset: 0.into(),
-        record: 0.into(),
-        top: 0.into(),
-        reads: 0.into(),
-        epoch: old.epoch + 1,
-        silent: 0.into(),
-        failed: false,
-        frame_failed: false,
-    }
-}
-
-/// Progress after a go back.
-#[hdl_fn]
-pub fn gone_back(old: Progress, to: GoBack) -> Progress {
+pub fn restarted(now: Progress, to: Restart, loads: Bit, new_epoch: Bit) -> Progress {
     Progress {
         psn: to.psn,
-        high: old.high,
-        index: to.wqe_index,
+        high: if loads { to.psn } else { now.high },
+        index: to.index,
         offset: to.offset,
-        // The record of a message in the middle is not the next one's.
-        record: if to.offset.any() { to.record + 1 } else { to.record },
-        top: old.top,
+        record: to.record,
+        top: if loads { 0.into() } else { now.top },
         reads: to.reads,
-        epoch: old.epoch + 1,
+        epoch: if new_epoch { now.epoch + 1 } else { now.epoch },
         silent: 0.into(),
         failed: false,
         frame_failed: false,
     }
 }
 
-/// Progress at the oldest message in flight.
+/// Where a go back leads. The record of a message in the middle is not the next one's.
 #[hdl_fn]
-pub fn skipped(now: Progress, acked: Acked) -> Progress {
-    Progress {
-        psn: acked.message,
-        high: now.high,
-        index: acked.wqe_index,
-        offset: 0.into(),
-        record: acked.record,
-        top: now.top,
-        reads: acked.reads,
-        epoch: now.epoch,
-        silent: 0.into(),
-        failed: now.failed,
-        frame_failed: now.frame_failed,
+pub fn gone_back(to: GoBack) -> Restart {
+    Restart {
+        psn: to.psn,
+        index: to.wqe_index,
+        offset: to.offset,
+        record: if to.offset.any() { to.record + 1 } else { to.record },
+        reads: to.reads,
     }
+}
+
+/// The oldest message in flight.
+#[hdl_fn]
+pub fn oldest(acked: Acked) -> Restart {
+    Restart { psn: acked.message, index: acked.wqe_index, offset: 0.into(), record: acked.record, reads: acked.reads }
 }

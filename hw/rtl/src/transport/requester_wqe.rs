@@ -42,18 +42,17 @@ pub fn wqe_of(block: Bits<512>) -> Wqe {
     }
 }
 
-/// The WQE's SGEs, those beyond its count empty. `more` is its second block.
+/// Half of a WQE's SGEs, of 0 and 1 or of 2 and 3, those beyond its `count` empty.
 #[hdl_fn]
-pub fn sges_of(block: Bits<512>, more: Bits<512>, count: Bits<3>) -> Bits<512> {
-    let all = cat!(512; more.get_bits::<256>(0), block.get_bits::<256>(256));
-    let mut empty: Bits<512> = 0.into();
-    let ones: Bits<512> = (!bits::<32>(0)).cast::<512>();
-    for i in 0..4 {
-        if count <= i {
+pub fn sges_of(pair: Bits<256>, from: usize, count: Bits<3>) -> Bits<256> {
+    let mut empty: Bits<256> = 0.into();
+    let ones: Bits<256> = (!bits::<32>(0)).cast::<256>();
+    for i in 0..2 {
+        if count <= from + i {
             empty = empty | ones << elab!(128 * i as u64 + sge::LENGTH.lsb as u64);
         }
     }
-    all & !empty
+    pair & !empty
 }
 
 /// Why a WQE of a QP of type `kind` cannot be executed (`abi::status::cause`), or 0; the sum of its SGEs is not checked.
@@ -112,25 +111,4 @@ pub fn opcode_of(opcode: Bits<8>, first: Bit, last: Bit) -> Bits<8> {
     } else {
         place
     }
-}
-
-/// Bytes of a path MTU code, and packets that `bytes` take: at least one.
-#[hdl_fn]
-pub fn mtu_bytes(code: Bits<3>) -> Bits<14> {
-    let one: Bits<14> = 128.into();
-    one << code
-}
-
-/// Packets that `bytes` take at a path MTU code: at least one.
-#[hdl_fn]
-pub fn packets_of(bytes: Bits<32>, code: Bits<3>) -> Bits<24> {
-    let up = bytes.cast::<33>() + (mtu_bytes(code) - 1).cast::<33>();
-    let n = match code {
-        1 => up.get_bits::<24>(8),
-        2 => up.get_bits::<24>(9),
-        3 => up.get_bits::<23>(10).cast::<24>(),
-        4 => up.get_bits::<22>(11).cast::<24>(),
-        _ => up.get_bits::<21>(12).cast::<24>(),
-    };
-    if n.any() { n } else { 1.into() }
 }

@@ -10,7 +10,7 @@
 
 use hdl::prelude::*;
 
-/// Four SGEs, laid out for [`sge_step`]: where each ends in the message, its address less where it begins, its key.
+/// Four SGEs, laid out for [`sge_step`]: where each ends in the message, its address, its key.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct SgeMap {
     /// Bytes of SGE 0.
@@ -21,14 +21,8 @@ pub struct SgeMap {
     pub end2: Bits<34>,
     /// Bytes of all of them: the most that a message may have.
     pub total: Bits<34>,
-    /// Address of SGE 0.
-    pub base0: Bits<64>,
-    /// Address that byte 0 of the message would have, were it in SGE 1.
-    pub base1: Bits<64>,
-    /// The same for SGE 2.
-    pub base2: Bits<64>,
-    /// The same for SGE 3.
-    pub base3: Bits<64>,
+    /// Addresses, SGE 0 lowest.
+    pub vas: Bits<256>,
     /// L_Keys, SGE 0 lowest.
     pub keys: Bits<128>,
 }
@@ -60,16 +54,25 @@ pub fn sge_map(sges: Bits<512>) -> SgeMap {
         end1: two,
         end2: three,
         total: two + (l2 + l3),
-        base0: sges.get_bits::<64>(0),
-        base1: sges.get_bits::<64>(128) - l0.cast::<64>(),
-        base2: sges.get_bits::<64>(256) - two.cast::<64>(),
-        base3: sges.get_bits::<64>(384) - three.cast::<64>(),
+        vas: cat!(sges.get_bits::<64>(384), sges.get_bits::<64>(256), sges.get_bits::<64>(128), sges.get_bits::<64>(0)),
         keys: cat!(
             sges.get_bits::<32>(448),
             sges.get_bits::<32>(320),
             sges.get_bits::<32>(192),
             sges.get_bits::<32>(64)
         ),
+    }
+}
+
+/// That of the first entry whose end lies behind: in entry 0, else 1, else 2, else 3.
+#[hdl_fn]
+fn of_entry<const N: usize>(in0: Bit, in1: Bit, in2: Bit, a: Bits<N>, b: Bits<N>, c: Bits<N>, d: Bits<N>) -> Bits<N> {
+    if in1 {
+        if in0 { a } else { b }
+    } else if in2 {
+        c
+    } else {
+        d
     }
 }
 
@@ -80,36 +83,31 @@ pub fn sge_step(map: SgeMap, offset: Bits<32>, want: Bits<14>) -> Stretch {
     let in0 = at < map.end0;
     let in1 = at < map.end1;
     let in2 = at < map.end2;
-    let end = if in0 {
-        map.end0
-    } else if in1 {
-        map.end1
-    } else if in2 {
-        map.end2
-    } else {
-        map.total
-    };
-    let base = if in0 {
-        map.base0
-    } else if in1 {
-        map.base1
-    } else if in2 {
-        map.base2
-    } else {
-        map.base3
-    };
-    let key = if in0 {
-        map.keys.get_bits::<32>(0)
-    } else if in1 {
-        map.keys.get_bits::<32>(32)
-    } else if in2 {
-        map.keys.get_bits::<32>(64)
-    } else {
-        map.keys.get_bits::<32>(96)
-    };
+    let start = of_entry::<34>(in0, in1, in2, 0.into(), map.end0, map.end1, map.end2);
+    let end = of_entry::<34>(in0, in1, in2, map.end0, map.end1, map.end2, map.total);
+    let (vas, keys) = (map.vas, map.keys);
+    let va = of_entry::<64>(
+        in0,
+        in1,
+        in2,
+        vas.get_bits::<64>(0),
+        vas.get_bits::<64>(64),
+        vas.get_bits::<64>(128),
+        vas.get_bits::<64>(192),
+    );
+    let key = of_entry::<32>(
+        in0,
+        in1,
+        in2,
+        keys.get_bits::<32>(0),
+        keys.get_bits::<32>(32),
+        keys.get_bits::<32>(64),
+        keys.get_bits::<32>(96),
+    );
     let room = end - at;
     let fits = want.cast::<34>() <= room;
-    Stretch { key, va: base + offset.cast::<64>(), len: if fits { want } else { room.get_bits::<14>(0) }, last: fits }
+    let len = if fits { want } else { room.get_bits::<14>(0) };
+    Stretch { key, va: va + (at - start).cast::<64>(), len, last: fits }
 }
 
 #[cfg(test)]
