@@ -57,6 +57,11 @@ pub struct CoreConfig {
     pub tx_slots: usize,
     /// DMA reads in flight.
     pub reads: usize,
+    /// Blocks of a send and of a receive queue on chip, powers of two.
+    pub send_blocks: usize,
+    pub recv_blocks: usize,
+    /// Reads of blocks in flight, for the send and for the receive queues, a power of two.
+    pub fetches: usize,
     /// Doorbell pages, a power of two.
     pub pages: usize,
     /// Clock in MHz, which timers count by.
@@ -75,6 +80,9 @@ impl Default for CoreConfig {
             loopback: 16 << 10,
             tx_slots: 128,
             reads: 128,
+            send_blocks: 32,
+            recv_blocks: 8,
+            fetches: 64,
             pages: 4096,
             mhz: 250,
         }
@@ -94,6 +102,9 @@ impl CoreConfig {
             loopback: 16 << 10,
             tx_slots: 32,
             reads: 32,
+            send_blocks: 16,
+            recv_blocks: 16,
+            fetches: 16,
             pages: 32,
             mhz: 125,
         }
@@ -270,8 +281,8 @@ impl<const W: usize, const N: usize> Core<W, N> {
             epochs: Default::default(),
             transmit: Transmit::new(N, c.tx_buffer, c.tx_slots),
             doorbell: Doorbell::new(N, c.cqs, c.eqs),
-            send_queue: WorkQueue::new(id::QP_SEND, 32),
-            recv_queue: WorkQueue::new(id::QP_RECV, 8),
+            send_queue: WorkQueue::new(id::QP_SEND, c.send_blocks, "ultra", c.fetches),
+            recv_queue: WorkQueue::new(id::QP_RECV, c.recv_blocks, "block", c.fetches),
             completion: CompletionQueue::new(c.cqs),
             event: EventQueue::new(c.eqs, N.max(c.cqs)),
             qp_states: QpStates::new(N),
@@ -396,7 +407,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.send_queue.direct_valid.next = self.doorbell.direct_valid.val();
         self.recv_queue.ring.next = self.doorbell.rq.val();
         self.recv_queue.ring_valid.next = self.doorbell.rq_valid.val();
-        self.recv_queue.direct.next = DirectWord { number: 0.into(), complete: false, data: 0.into() };
+        self.recv_queue.direct.next = DirectWord { number: 0.into(), owned: false, complete: false, data: 0.into() };
         self.recv_queue.direct_valid.next = false;
         self.completion.ring.next = self.doorbell.cq.val();
         self.completion.ring_valid.next = self.doorbell.cq_valid.val();
@@ -422,6 +433,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.scheduler.work.next = self.send_queue.work.val();
         self.scheduler.open.next = self.requester.open.val();
         self.scheduler.woken.next = self.send_queue.woken.val();
+        self.scheduler.soon.next = self.send_queue.soon.val();
         self.scheduler.woken_valid.next = self.send_queue.woken_valid.val();
         Source::<Pick>::join(&mut self.scheduler.pick, &mut self.requester.pick);
         Source::<GoBack>::join(&mut self.completer.back, &mut self.requester.back);

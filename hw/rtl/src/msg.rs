@@ -421,7 +421,9 @@ pub struct Ring {
 pub struct DirectWord {
     /// Which one; words come from 0 on without a gap, or begin anew at 0.
     pub number: Bits<4>,
-    /// The last one, and the page that wrote them owns the queue: the WQE is complete, its doorbell follows.
+    /// This one names the QP, and the page that writes them owns that.
+    pub owned: Bit,
+    /// The last one: the WQE is complete, its doorbell follows.
     pub complete: Bit,
     /// The word.
     pub data: Bits<64>,

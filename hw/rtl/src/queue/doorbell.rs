@@ -7,7 +7,8 @@
 //! sq, direct              A             (pulse)
 //! rq, ..                         A      (pulse)
 //! ```
-//! The words of a direct WQE go on as they come; the last one says whether page and order were right.
+//! The words of a direct WQE go on as they come; the one that names its QP says whether the page owns that, the last one that all
+//! came in order.
 //!
 //! One access a cycle, accepted always: the outputs are pulses that their takers may not refuse, and the event about a
 //! refused doorbell is dropped when there is no room for it. A page that rings foreign objects can raise at most one event in
@@ -96,16 +97,20 @@ pub struct Doorbell {
     second: Reg<Access>,
     third: Reg<Access>,
     refused: Reg<Bit>,
+    /// By its owner: worth an event, unless there was one a short time ago.
+    denied: Reg<Bit>,
     /// Rows swept clear after reset; bit 12: all.
     swept: Reg<Bits<13>>,
-    /// Direct WQE: the page that writes it, the word that must come next (0: none), its QP and last word.
+    /// Direct WQE: the page that writes it, the word that must come next (0: none), whether the
+    /// WQE has two blocks and that word is its last.
     page: Reg<Bits<12>>,
     word: Reg<Bits<4>>,
-    direct_qpn: DFF<Bits<24>>,
-    direct_last: DFF<Bits<4>>,
+    two: DFF<Bit>,
+    at_last: Reg<Bit>,
     event_valid: Reg<Bit>,
     event_data: DFF<Event>,
     quiet: Reg<Bits<15>>,
+    loud: Reg<Bit>,
     _qps: Hidden<usize>,
     _cqs: Hidden<usize>,
     _eqs: Hidden<usize>,
@@ -128,11 +133,18 @@ impl Doorbell {
     }
 }
 
+/// The page of the access owns the object, which exists.
+#[hdl_fn]
+fn owns(owner: Owner, access: Access, objects: Bits<25>) -> Bit {
+    owner.exists && owner.page == access.page && access.number.cast::<25>() < objects
+}
+
 impl Logic for Doorbell {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, first, second, third, refused, swept, page, word, event_valid, quiet);
-        dff_setup!(self, clock, direct_qpn, direct_last, event_data);
+        regs!(self, clock, rst, first, second, third, refused, denied, swept, page, word, at_last);
+        regs!(self, clock, rst, event_valid, quiet, loud);
+        dff_setup!(self, clock, two, event_data);
         clock!(self, clock, sq_owner, rq_owner, cq_owner, eq_owner);
         let qps: Bits<25> = elab!(bits::<25>(self._qps.0 as u64));
         let cqs: Bits<25> = elab!(bits::<25>(self._cqs.0 as u64));
@@ -165,23 +177,20 @@ impl Logic for Doorbell {
         let word = at.get_bits::<4>(3);
         let follows = word == self.word.q.val() && page == self.page.q.val();
         let in_order = is_direct && (!word.any() || follows);
-        let ends = in_order && word.any() && word == self.direct_last.q.val();
+        let ends = is_direct && follows && word.any() && self.at_last.q.val();
         if is_direct {
             kind = Kind::None;
             self.word.d.next = if in_order && !ends { word + 1 } else { 0.into() };
             self.page.d.next = page;
+            self.at_last.d.next = in_order && (word == 14 || word == 6 && !self.two.q.val());
             if !word.any() {
-                let two = data.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)) != 1;
-                self.direct_last.d.next = if two { 15.into() } else { 7.into() };
+                self.two.d.next = data.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)) != 1;
             }
-            if word == elab!(send_wqe::QPN.lsb as u64 / 64) {
-                self.direct_qpn.d.next = data.get_bits::<24>(elab!(send_wqe::QPN.lsb % 64));
-            }
-            if ends {
+            if in_order && word == elab!(send_wqe::QPN.lsb as u64 / 64) {
                 kind = Kind::Direct;
             }
         }
-        let target = if is_direct { self.direct_qpn.q.val() } else { number };
+        let target = if is_direct { data.get_bits::<24>(elab!(send_wqe::QPN.lsb % 64)) } else { number };
         let wide_index = data.get_bits::<24>(elab!(cq_db::CONSUMER.lsb));
         let narrow_index = data.get_bits::<16>(elab!(ring_db::PRODUCER.lsb)).cast::<24>();
         self.first.d.next = Access {
@@ -196,7 +205,7 @@ impl Logic for Doorbell {
                 sequence: if kind == Kind::Cq { data.get_bits::<2>(elab!(cq_db::SEQUENCE.lsb)) } else { 0.into() },
             },
             is_word: in_order,
-            word: DirectWord { number: word, complete: false, data },
+            word: DirectWord { number: word, owned: false, complete: ends, data },
         };
         self.sq_owner.re.next = kind == Kind::Sq || kind == Kind::Direct;
         self.rq_owner.re.next = kind == Kind::Rq;
@@ -213,49 +222,45 @@ impl Logic for Doorbell {
         // Cycle 2: does the page own the object?
         let access = self.second.q.val();
         let sends = access.kind == Kind::Sq || access.kind == Kind::Direct;
-        let mut owner = self.eq_owner.rdata.val();
-        let mut limit = eqs;
-        if sends {
-            owner = self.sq_owner.rdata.val();
-            limit = qps;
-        } else if access.kind == Kind::Rq {
-            owner = self.rq_owner.rdata.val();
-            limit = qps;
-        } else if access.kind == Kind::Cq {
-            owner = self.cq_owner.rdata.val();
-            limit = cqs;
-        }
+        let is_sq = sends && owns(self.sq_owner.rdata.val(), access, qps);
+        let is_rq = access.kind == Kind::Rq && owns(self.rq_owner.rdata.val(), access, qps);
+        let is_cq = access.kind == Kind::Cq && owns(self.cq_owner.rdata.val(), access, cqs);
+        let is_eq = access.kind == Kind::Eq && owns(self.eq_owner.rdata.val(), access, eqs);
         let ready = self.swept.q.val().get_bit(12);
-        let allowed = ready && owner.exists && owner.page == access.page && access.number.cast::<25>() < limit;
+        let allowed = ready && (is_sq || is_rq || is_cq || is_eq);
         let rings = access.kind != Kind::None && access.kind != Kind::Odd;
         self.third.d.next = access;
         if !allowed {
             self.third.d.next.kind = Kind::None;
         }
         self.refused.d.next = access.kind == Kind::Odd || rings && !allowed;
-        if self.quiet.q.val().any() {
-            self.quiet.d.next = self.quiet.q.val() - 1;
+        self.denied.d.next = rings && !allowed && ready;
+        let quiet = self.quiet.q.val();
+        self.loud.d.next = quiet.any();
+        if quiet.any() {
+            self.quiet.d.next = quiet - 1;
         }
         if self.event.ready.val() {
             self.event_valid.d.next = false;
         }
-        if rings && !allowed && ready && !self.event_valid.q.val() && !self.quiet.q.val().any() {
+        if self.denied.q.val() && !self.event_valid.q.val() && !self.loud.q.val() {
             self.event_valid.d.next = true;
             self.event_data.d.next = Event {
                 eqn: 0.into(),
                 kind: bits::<8>(event::DOORBELL as u64),
-                number: access.number,
+                number: self.third.q.val().number,
                 value: bits::<32>(cause::DOORBELL_OWNER as u64),
             };
             self.quiet.d.next = bits::<15>(EVENT_GAP);
+            self.loud.d.next = true;
         }
         self.event.valid.next = self.event_valid.q.val();
         self.event.data.next = self.event_data.q.val();
 
         self.sq.next = access.ring;
-        self.sq_valid.next = access.kind == Kind::Sq && allowed;
+        self.sq_valid.next = access.kind == Kind::Sq && is_sq && ready;
         self.direct.next = access.word;
-        self.direct.next.complete = access.kind == Kind::Direct && allowed;
+        self.direct.next.owned = access.kind == Kind::Direct && is_sq && ready;
         self.direct_valid.next = access.is_word;
 
         // Cycle 3.
@@ -274,19 +279,19 @@ impl Logic for Doorbell {
         let row = req.row;
         let taken = self.table.valid.val() && ready && !(self.bar_valid.val() && target == req.index);
         let write = taken && req.write;
-        let is_sq = write && req.table == table::id::QP_SEND;
-        let is_rq = write && req.table == table::id::QP_RECV;
-        let is_cq = write && req.table == table::id::CQ;
-        let is_eq = write && req.table == table::id::EQ;
+        let to_sq = write && req.table == table::id::QP_SEND;
+        let to_rq = write && req.table == table::id::QP_RECV;
+        let to_cq = write && req.table == table::id::CQ;
+        let to_eq = write && req.table == table::id::EQ;
         let qp_page = row.get_bits::<12>(elab!(table::qp_send::OWNER.lsb));
         let cq_page = row.get_bits::<12>(elab!(table::cq::OWNER.lsb));
         let of_qp = Owner { exists: ready && qp_page != table::NOBODY, page: qp_page };
         let of_cq = Owner { exists: ready && row.get_bit(elab!(table::cq::VALID.lsb)), page: cq_page };
         let line = if ready { req.index } else { self.swept.q.val().cast::<24>() };
-        self.sq_owner.we.next = is_sq || !ready;
-        self.rq_owner.we.next = is_rq || !ready;
-        self.cq_owner.we.next = is_cq || !ready;
-        self.eq_owner.we.next = is_eq || !ready;
+        self.sq_owner.we.next = to_sq || !ready;
+        self.rq_owner.we.next = to_rq || !ready;
+        self.cq_owner.we.next = to_cq || !ready;
+        self.eq_owner.we.next = to_eq || !ready;
         self.sq_owner.waddr.next = line;
         self.rq_owner.waddr.next = line;
         self.cq_owner.waddr.next = line;
@@ -438,11 +443,13 @@ mod tests {
                         let ends = in_order && word == if one { 7 } else { 15 };
                         wqe.0 = if in_order && !ends { word + 1 } else { 0 };
                         wqe.1 = page;
-                        let complete = ends && owns(0, abi::queue::send_wqe::QPN.get(&wqe.2));
-                        now.1 = ends && !complete;
+                        let names = in_order && word == 3;
+                        let owned = names && owns(0, abi::queue::send_wqe::QPN.get(&wqe.2));
+                        now.1 = names && !owned;
                         if in_order {
-                            soon.1 = Some(DirectWord { number: word.to_bits(), complete, data: data.to_bits() });
-                            directs[!one as usize] += complete as u64;
+                            let (number, data) = (word.to_bits(), data.to_bits());
+                            soon.1 = Some(DirectWord { number, owned, complete: ends, data });
+                            directs[!one as usize] += ends as u64;
                         }
                     }
                     _ => now.1 = true,

@@ -2,53 +2,47 @@
 //!
 //! ```text
 //! cycle    0        1          2           3           4
-//! Scan     bits     any/group  group       its 64 bits  lowest bit -> pick
+//! Scan     bits     any/group  group       its 32 bits  lowest bit -> pick
 //! ```
-//! Both work on groups of 64 bits, so that no path is wider than that. The finder takes a group's bits once and hands
+//! Both work on groups of 32 bits, so that no path is wider than that. The finder takes a group's bits once and hands
 //! them out one a cycle before it turns to the next group: each set bit is found once a round. It waits only for its
 //! output to be taken.
 
 use crate::{msg::Qp, stream::Source};
 use hdl::prelude::*;
 
-/// Groups of 64 bits in the largest vector.
-const GROUPS: usize = 64;
+/// Bits of a group, and groups in the largest vector.
+const GROUP: usize = 32;
+const GROUPS: usize = 128;
 
 /// Whether bit vectors can have `n` bits: 32, or a multiple of 64 up to 4,096.
 pub const fn is_size(n: usize) -> bool {
-    n == 32 || n.is_multiple_of(64) && n >= 64 && n <= 64 * GROUPS
-}
-
-/// Group `g` of 64 bits; a vector of 32 is its only group.
-#[hdl_fn]
-fn group_of<const N: usize>(bits: Bits<N>, g: usize) -> Bits<64> {
-    if N < 64 { bits.cast::<64>() } else { bits.get_bits::<64>(64 * g) }
+    n == 32 || n.is_multiple_of(64) && n >= 64 && n <= GROUP * GROUPS
 }
 
 /// Mask of bit `at`.
 #[hdl_fn]
-pub fn one_hot(at: Bits<6>) -> Bits<64> {
-    let one: Bits<64> = 1.into();
+fn one_hot(at: Bits<5>) -> Bits<32> {
+    let one: Bits<32> = 1.into();
     one << at
 }
 
-/// Number of the only set bit.
+/// Number of the only set bit of `x`.
 #[hdl_fn]
-fn number_of(x: Bits<64>) -> Bits<6> {
+fn number_of(x: Bits<32>) -> Bits<5> {
     cat!(
-        6;
-        (x & 0xffff_ffff_0000_0000_u64).any(),
-        (x & 0xffff_0000_ffff_0000_u64).any(),
-        (x & 0xff00_ff00_ff00_ff00_u64).any(),
-        (x & 0xf0f0_f0f0_f0f0_f0f0_u64).any(),
-        (x & 0xcccc_cccc_cccc_cccc_u64).any(),
-        (x & 0xaaaa_aaaa_aaaa_aaaa_u64).any()
+        5;
+        (x & 0xffff_0000_u64).any(),
+        (x & 0xff00_ff00_u64).any(),
+        (x & 0xf0f0_f0f0_u64).any(),
+        (x & 0xcccc_cccc_u64).any(),
+        (x & 0xaaaa_aaaa_u64).any()
     )
 }
 
 /// The lowest set bit.
 #[hdl_fn]
-fn lowest(x: Bits<64>) -> Bits<64> {
+fn lowest<const M: usize>(x: Bits<M>) -> Bits<M> {
     x & (!x + 1)
 }
 
@@ -63,45 +57,41 @@ pub struct Flags<const N: usize> {
     /// Clears bit `clear_at`.
     pub clear: Signal<In, Bit>,
     pub clear_at: Signal<In, Qp>,
-    /// Clears the 64 bits of group `drop_group`.
+    /// Clears the bits of group `drop_group`.
     pub drop: Signal<In, Bit>,
-    pub drop_group: Signal<In, Bits<6>>,
+    pub drop_group: Signal<In, Bits<7>>,
     pub bits: Signal<Out, Bits<N>>,
-    group: Arr<Reg<Bits<64>>, GROUPS>,
+    group: Arr<Reg<Bits<32>>, GROUPS>,
 }
 
 impl<const N: usize> Logic for Flags<N> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, group);
-        let clear_mask = !one_hot(self.clear_at.val().get_bits::<6>(0));
+        let clear_mask = !one_hot(self.clear_at.val().get_bits::<5>(0));
         let masks = cat!(
-            192;
-            one_hot(self.set_at[2].val().get_bits::<6>(0)),
-            one_hot(self.set_at[1].val().get_bits::<6>(0)),
-            one_hot(self.set_at[0].val().get_bits::<6>(0))
+            96;
+            one_hot(self.set_at[2].val().get_bits::<5>(0)),
+            one_hot(self.set_at[1].val().get_bits::<5>(0)),
+            one_hot(self.set_at[0].val().get_bits::<5>(0))
         );
         self.bits.next = 0.into();
-        for g in 0..N.div_ceil(64) {
+        for g in 0..N / GROUP {
             let old = self.group[g].q.val();
             let mut new = old;
             if self.drop.val() && self.drop_group.val() == g {
                 new = 0.into();
             }
-            if self.clear.val() && self.clear_at.val().get_bits::<6>(6) == g {
+            if self.clear.val() && self.clear_at.val().get_bits::<7>(5) == g {
                 new = new & clear_mask;
             }
             for s in 0..3 {
-                if self.set[s].val() && self.set_at[s].val().get_bits::<6>(6) == g {
-                    new = new | masks.get_bits::<64>(64 * s);
+                if self.set[s].val() && self.set_at[s].val().get_bits::<7>(5) == g {
+                    new = new | masks.get_bits::<32>(GROUP * s);
                 }
             }
             self.group[g].d.next = new;
-            if N < 64 {
-                self.bits.next = old.cast::<N>();
-            } else {
-                self.bits.next.set_bits::<64>(64 * g, old);
-            }
+            self.bits.next.set_bits::<32>(GROUP * g, old);
         }
     }
 }
@@ -113,18 +103,18 @@ pub struct Scan<const N: usize> {
     pub rst: Signal<In, Bit>,
     pub bits: Signal<In, Bits<N>>,
     pub take: Signal<Out, Bit>,
-    pub group: Signal<Out, Bits<6>>,
+    pub group: Signal<Out, Bits<7>>,
     pub pick: Source<Qp>,
-    any: Reg<Bits<64>>,
+    any: Reg<Bits<128>>,
     /// Group to look into, its bits, and the group whose bits are handed out.
-    look: Reg<Bits<6>>,
+    look: Reg<Bits<7>>,
     look_valid: Reg<Bit>,
-    ahead: Reg<Bits<64>>,
+    ahead: Reg<Bits<32>>,
     ahead_any: Reg<Bit>,
-    ahead_group: Reg<Bits<6>>,
-    now: Reg<Bits<64>>,
+    ahead_group: Reg<Bits<7>>,
+    now: Reg<Bits<32>>,
     now_any: Reg<Bit>,
-    now_group: Reg<Bits<6>>,
+    now_group: Reg<Bits<7>>,
     out: Reg<Qp>,
     out_valid: Reg<Bit>,
 }
@@ -134,11 +124,11 @@ impl<const N: usize> Logic for Scan<N> {
     fn update(&mut self) {
         regs!(self, clock, rst, any, look, look_valid, ahead, ahead_any, ahead_group, now, now_any, now_group);
         regs!(self, clock, rst, out, out_valid);
-        let bits = self.bits.val();
-        let mut any: Bits<64> = 0.into();
-        let mut word: Bits<64> = 0.into();
-        for g in 0..N.div_ceil(64) {
-            let group = group_of(bits, g);
+        let set = self.bits.val();
+        let mut any: Bits<128> = 0.into();
+        let mut word: Bits<32> = 0.into();
+        for g in 0..N / GROUP {
+            let group = set.get_bits::<32>(GROUP * g);
             any = any.replace_bit(g, group.any());
             if self.look.q.val() == g {
                 word = group;
@@ -178,12 +168,19 @@ impl<const N: usize> Logic for Scan<N> {
         // Choose a group: the next one above the last, else the lowest.
         if take || !self.look_valid.q.val() {
             let some = self.any.q.val();
-            let last = one_hot(self.look.q.val());
+            let one: Bits<128> = 1.into();
+            let last = one << self.look.q.val();
             let above = some & !(last | (last - 1));
             let found = if above.any() { lowest(above) } else { lowest(some) };
             self.look_valid.d.next = some.any();
             if some.any() {
-                self.look.d.next = number_of(found);
+                let mut number: Bits<7> = 0.into();
+                for g in 0..N / GROUP {
+                    if found.get_bit(g) {
+                        number = number | bits::<7>(g as u64);
+                    }
+                }
+                self.look.d.next = number;
             }
         }
         self.pick.valid.next = self.out_valid.q.val();

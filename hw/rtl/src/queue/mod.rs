@@ -1,10 +1,13 @@
 //! Doorbells, work queues, scheduler, completions, events.
 pub mod completion;
+pub mod direct;
 pub mod doorbell;
 pub mod event;
+pub mod fetches;
 pub mod flags;
 pub mod messages;
 pub mod scheduler;
+pub mod store;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod work_queue;

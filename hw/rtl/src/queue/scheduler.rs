@@ -7,13 +7,13 @@
 //! ```
 //! A queue that wakes while there is nothing else to pick is picked in the same cycle.
 //!
-//! A pick a cycle while a group of 64 QPs has several, one in at most three cycles else. A pick may be stale by a
+//! A pick a cycle while a group of 32 QPs has several, one in at most three cycles else. A pick may be stale by a
 //! few cycles: the requester checks everything again on the row it reads, and drops a QP that it is just processing.
 //! Waits only for the requester to take a pick.
 
 use super::flags::Scan;
 use crate::{
-    msg::{Pick, Woken},
+    msg::{Pick, Qp, Woken},
     stream::Source,
 };
 use hdl::prelude::*;
@@ -27,22 +27,28 @@ pub struct Scheduler<const N: usize> {
     pub work: Signal<In, Bits<N>>,
     /// QPs that may send.
     pub open: Signal<In, Bits<N>>,
-    /// A queue that just got such blocks.
+    /// A queue that just got such blocks, told a cycle ahead.
+    pub soon: Signal<In, Qp>,
     pub woken: Signal<In, Woken>,
     pub woken_valid: Signal<In, Bit>,
     /// The next QP. Here `valid` may fall again: a hint counts in its own cycle only.
     pub pick: Source<Pick>,
     scan: Scan<N>,
+    /// The queue of `soon` is open.
+    opens: Reg<Bit>,
 }
 
 impl<const N: usize> Logic for Scheduler<N> {
     #[kernel]
     fn update(&mut self) {
+        regs!(self, clock, rst, opens);
         clock_reset!(self, clock, rst, scan);
         self.scan.bits.next = self.work.val() & self.open.val();
         let woken = self.woken.val();
         let found = self.scan.pick.valid.val();
-        let hints = self.woken_valid.val() && self.open.val().get_bit(woken.queue.index());
+        let hints = self.woken_valid.val() && self.opens.q.val();
+        let soon = self.soon.val() & elab!(bits::<12>(N.next_power_of_two() as u64 - 1));
+        self.opens.d.next = self.open.val().get_bit(soon.index());
         self.scan.pick.ready.next = self.pick.ready.val();
         self.pick.valid.next = found || hints;
         self.pick.data.next = Pick {
@@ -141,6 +147,8 @@ mod tests {
             let opens: Vec<bool> = (0..N).map(|i| open && i == queue || i == 3).collect();
             let work: Vec<bool> = (0..N).map(|i| busy && i == 3).collect();
             let _ = picks(&mut m, &work, &opens, 20, if busy { 0.0 } else { 1.0 }, &mut rng);
+            m.set("soon", queue as u64);
+            m.tick();
             m.set("woken.queue", queue as u64);
             m.set("woken.index", 77);
             m.set("woken_valid", 1);
