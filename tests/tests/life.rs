@@ -179,6 +179,26 @@ fn a_function_level_reset_waits_for_a_late_host() {
     hosts().for_each(|setup| function_level_reset(&setup, true));
 }
 
+/// Deregistration waits for the packets under way, which are counted in and out: both counts start anew.
+#[test]
+fn what_is_made_after_a_reset_is_destroyed_as_fast_as_before() {
+    let mut bed = Testbed::new(&Setup::default()).unwrap();
+    let destroy = |bed: &Testbed| {
+        let region = bed.hosts[0].pd.alloc(4096, Access::all()).unwrap();
+        let cycle = bed.cycle();
+        drop(region);
+        bed.cycle() - cycle
+    };
+    (0..10).for_each(|_| assert_works(&bed, "before the reset"));
+    let usual = destroy(&bed);
+    let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
+    drop(reopen(&mut bed, function));
+    for _ in 0..3 {
+        let after = destroy(&bed);
+        assert!(after < 2 * usual, "DESTROY_MR takes {after} cycles, {usual} before the reset");
+    }
+}
+
 #[test]
 fn bus_master_off_under_load() {
     for setup in hosts() {

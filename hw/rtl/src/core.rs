@@ -627,6 +627,10 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         if self.dispatch.began.val() {
             self.packets_in.d.next = self.packets_in.q.val() + 1;
         }
+        if rst {
+            // With `commit.through`, which counts them out: a drain compares the two.
+            self.packets_in.d.next = 0.into();
+        }
         self.control.filled[elab!(position::RECEIVE)].next = self.packets_in.q.val();
         self.control.emptied[elab!(position::RECEIVE)].next = self.commit.through.val();
         self.commit.completed.next = self.completion.idle.val();
