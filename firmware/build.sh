@@ -6,7 +6,7 @@
 # library may use an image that another one made of the same sources. FERROCE_FIRMWARE overrides it all.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/ferroce
+cache=$(case ${XDG_CACHE_HOME:-} in /*) echo "$XDG_CACHE_HOME" ;; *) echo "$HOME/.cache" ;; esac)/ferroce
 target=riscv32im-unknown-none-elf
 
 if [ -n "${FERROCE_FIRMWARE:-}" ]; then

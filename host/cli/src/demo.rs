@@ -1,12 +1,13 @@
 //! `ferroce demo FILE`: a file crosses the wire by WRITE, comes back by READ, and its digest follows by SEND.
 
-use crate::report::{gbps, payload_limit, quantile, table};
+use crate::report::{gbps, payload_limit, quantile, say, table};
 use anyhow::{Context, Result, bail, ensure};
 use driver::{Access, Completion, Data, Flags, Mr, Operation};
 use fabric::{Action, Capture, Match};
 use indicatif::{ProgressBar, ProgressStyle};
 use nic::LinkRate;
 use sha2::{Digest, Sha256};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -47,7 +48,7 @@ pub struct Args {
 }
 
 fn link_rate(text: &str) -> std::result::Result<f64, String> {
-    let number = text.trim_end_matches(['G', 'g']).parse::<f64>().ok();
+    let number = text.strip_suffix(['G', 'g']).unwrap_or(text).parse::<f64>().ok();
     number.filter(|g| (1.0..=400.0).contains(g)).ok_or_else(|| "a rate from 1G to 400G, such as 25G".into())
 }
 
@@ -91,8 +92,9 @@ fn read_faults(path: &Path) -> Result<Vec<(Match, Action)>> {
 /// Runs the demo.
 pub fn run(args: &Args) -> Result<()> {
     let file = read(&args.file)?;
-    if let (Ok(from), Ok(to)) = (args.file.canonicalize(), args.capture.canonicalize())
-        && from == to
+    // By any name: links too.
+    if let (Ok(from), Ok(to)) = (std::fs::metadata(&args.file), std::fs::metadata(&args.capture))
+        && (from.dev(), from.ino()) == (to.dev(), to.ino())
     {
         bail!("the capture would overwrite {}: name another file with --capture", args.file.display());
     }
@@ -108,7 +110,10 @@ pub fn run(args: &Args) -> Result<()> {
         args.width
     );
     let started = Instant::now();
-    let mut bed = Testbed::new(&setup)?;
+    // An interrupt ends the compilers too, which then say that they have failed.
+    let bed = Testbed::new(&setup);
+    go_on("while the NICs were built")?;
+    let mut bed = bed?;
     {
         let mut sim = bed.sim();
         sim.capture(Some(capture));
@@ -119,7 +124,11 @@ pub fn run(args: &Args) -> Result<()> {
         faults.into_iter().for_each(|(matches, action)| sim.link_mut(0).rules.add(matches, action));
     }
     // The hosts find each other by ARP or neighbour discovery; they go on answering while these live.
-    let _networks = bed.discover()?;
+    let _networks = bed.discover().with_context(|| match args.loss {
+        0.0 => "the hosts do not find each other".to_string(),
+        loss => format!("the hosts do not find each other at a loss of {loss}"),
+    })?;
+    go_on("before the transfer began")?;
     let connect = Connect { mtu: args.mtu, ..Connect::default() };
     let (cycles, connecting) = (bed.cycle(), Instant::now());
     let mut pairs = bed.connect_many(&connect, args.qps.into())?;
@@ -140,14 +149,17 @@ pub fn run(args: &Args) -> Result<()> {
 
     // What was on the wire until then is kept, whatever the end.
     let moved = move_file(args, &bed, &mut pairs, &file);
-    let incomplete = || format!("{} is incomplete", args.capture.display());
-    let capture = bed.sim().capture(None).with_context(incomplete)?;
-    let written = capture.finish().with_context(incomplete)?;
-    let packets = format!("{written} packets in {}", args.capture.display());
+    let capture = bed.sim().capture(None).context("writing it failed").and_then(|c| Ok(c.finish()?));
     // The hosts end with this process: to destroy all objects in order would only make the user wait.
     std::mem::forget((pairs, bed));
-    println!("{}\n{packets}", moved.context(packets.clone())?);
-    Ok(())
+    let path = args.capture.display();
+    let packets = match &capture {
+        Ok(written) => format!("{written} packets in {path}"),
+        Err(e) => format!("{path} is incomplete: {e:#}"),
+    };
+    say(&format!("{}\n{packets}", moved.context(packets.clone())?))?;
+    // The transfer was good, yet not all that was asked for is there.
+    capture.with_context(|| format!("{path} is incomplete")).map(drop)
 }
 
 /// The file, if it is one that can be moved.
@@ -192,6 +204,12 @@ fn interrupt() {
     if INTERRUPTED.swap(true, Ordering::Relaxed) {
         std::process::exit(130);
     }
+}
+
+/// An error once Ctrl-C was pressed.
+fn go_on(when: &str) -> Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted {when}");
+    Ok(())
 }
 
 /// Moves the file by WRITE, READ and SEND, measures, and returns the table of figures.
@@ -257,7 +275,7 @@ fn transfer(
     let (start, mut next, mut done) = (bed.ns(), 0, 0);
     let mut flying = vec![0usize; pairs.len()];
     while done < len {
-        ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted after {done} of {len} bytes by {name}");
+        go_on(&format!("after {done} of {len} bytes by {name}"))?;
         for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
             while *flying < DEPTH && next < len {
                 let n = MESSAGE.min(len - next);
@@ -325,11 +343,16 @@ fn pings(bed: &Testbed, pair: &mut Pair) -> Result<Vec<f64>> {
         let mut batch = pair.a.qp.post();
         batch.add(0, Operation::Write(to.remote(0)), Data::Sges(&[from.sge(0, 64)]), Flags::SIGNALED)?;
         batch.ring();
+        let mut done = None;
         while to.byte(63) != mark {
             bed.sim().advance_cycles(1);
+            // A WRITE that fails never comes.
+            done = done.or_else(|| pair.a.cq.poll().next());
+            done.iter().try_for_each(|c| check(c, "64-byte WRITE"))?;
+            go_on("between WRITEs of 64 bytes")?;
         }
         times.push(bed.ns() - start);
-        check(&pair.a.cq.wait(), "64-byte WRITE")?;
+        check(&done.unwrap_or_else(|| pair.a.cq.wait()), "64-byte WRITE")?;
     }
     Ok(times)
 }
@@ -353,6 +376,7 @@ fn small_writes(bed: &Testbed, pairs: &mut [Pair]) -> Result<f64> {
                 batch.ring();
                 (left, *flying) = (left - 1, *flying + 1);
             }
+            go_on("between WRITEs of 64 bytes")?;
             for c in pair.a.cq.poll() {
                 check(&c, "64-byte WRITE")?;
                 *flying -= 1;

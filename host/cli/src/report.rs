@@ -1,6 +1,8 @@
 //! What the command prints: tables and numbers in fitting units.
 
+use anyhow::Context;
 use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
+use std::io::Write;
 
 /// A table of `rows` under `header`.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
@@ -10,6 +12,15 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
         t.add_row(r.clone());
     });
     t.to_string()
+}
+
+/// Prints `text` on standard output. A reader that has gone away does not want it: no error.
+pub fn say(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write to standard output"),
+    }
 }
 
 /// Gb/s of `bytes` in `ns`.

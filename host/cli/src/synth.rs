@@ -14,7 +14,7 @@ mod tests;
 mod yosys;
 
 use crate::bench::{Figure, print};
-use crate::report::table;
+use crate::report::{say, table};
 use anyhow::{Result, bail};
 use design::Design;
 use levels::Levels;
@@ -125,11 +125,12 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&figures)?);
+        say(&serde_json::to_string_pretty(&figures)?)
     } else if !figures.is_empty() {
-        print(&figures);
+        print(&figures)
+    } else {
+        Ok(())
     }
-    Ok(())
 }
 
 /// The blocks named like `only`, each on its own.
@@ -146,7 +147,7 @@ fn some_blocks(tool: &Yosys, target: Target, design: &Design, only: &str) -> Res
         let n = Netlist::read(&path, block, &HashMap::new())?;
         let bars = target.bars();
         let levels = Levels::of(&n, bars.levels, bars.loops)?;
-        println!("{what}\n{}", report(target, &n, &levels));
+        say(&format!("{what}\n{}", report(target, &n, &levels)))?;
     }
     Ok(())
 }
@@ -163,7 +164,8 @@ fn whole(tool: &Yosys, target: Target, design: &Design, quiet: bool) -> Result<V
     let bars = target.bars();
     let levels = Levels::of(&n, bars.levels, bars.loops)?;
     if !quiet {
-        println!("{}: blocks mapped one by one, levels of the whole\n{}", target.name(), report(target, &n, &levels));
+        let what = format!("{}: blocks mapped one by one, levels of the whole", target.name());
+        say(&format!("{what}\n{}", report(target, &n, &levels)))?;
     }
     let area = total(&n);
     let deepest = levels.histogram.keys().max().copied().unwrap_or(0);

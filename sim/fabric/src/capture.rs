@@ -7,7 +7,7 @@ use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock
 use pcap_file::{DataLink, PcapError};
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -30,9 +30,19 @@ struct Pending {
 }
 
 impl Capture {
-    /// Creates the file with one interface for each name; time stamps count nanoseconds of simulated time.
+    /// Creates the file with one interface for each name; time stamps count nanoseconds of simulated time. One that another
+    /// capture is being written to is refused and stays as it is.
     pub fn create(path: &Path, interfaces: &[&str]) -> io::Result<Self> {
-        let mut out = PcapNgWriter::new(BufWriter::new(File::create(path)?)).map_err(plain)?;
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(io::Error::other("another capture is being written to it")),
+            // A file system without locks, or a device.
+            Err(TryLockError::Error(_)) | Ok(()) => {}
+        }
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        let mut out = PcapNgWriter::new(BufWriter::new(file)).map_err(plain)?;
         for name in interfaces {
             let options =
                 vec![InterfaceDescriptionOption::IfName(Cow::Borrowed(name)), InterfaceDescriptionOption::IfTsResol(9)];
@@ -91,5 +101,25 @@ fn plain(e: PcapError) -> io::Error {
     match e {
         PcapError::IoError(e) => e,
         other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_being_written_is_not_another_captures() {
+        let path = std::env::temp_dir().join(format!("ferroce-capture-{}", std::process::id()));
+        std::fs::write(&path, [7; 1000]).unwrap();
+        let mut first = Capture::create(&path, &["nic0"]).unwrap();
+        first.add(0, 1, &[1; 60], "a frame".into(), 0).unwrap();
+        let refused = Capture::create(&path, &["nic0"]).err().expect("taken twice");
+        assert!(refused.to_string().contains("another capture"), "{refused}");
+        assert_eq!(first.finish().unwrap(), 1);
+        // What was there before is gone.
+        assert!(std::fs::read(&path).unwrap().len() < 500);
+        Capture::create(&path, &["nic0"]).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -141,7 +141,7 @@ impl Entry {
             from: self.from.map(usize::from),
             qpn: self.qpn,
             opcode,
-            psn: self.psn.map(|[first, last]| first..=last),
+            psn: self.psn.map(<(u32, u32)>::from),
             nth: self.nth,
             probability: self.probability,
         };
@@ -201,7 +201,7 @@ mod tests {
         let rules = parse_rules(text).unwrap();
         let m = &rules[0].0;
         assert_eq!((m.from, m.qpn, m.opcode), (Some(1), Some(0x12), Some(op::READ_RESPONSE_LAST)));
-        assert_eq!((m.psn.clone(), m.nth, m.probability), (Some(0xff_fff0..=0x10), Some(3), Some(1e-3)));
+        assert_eq!((m.psn, m.nth, m.probability), (Some((0xff_fff0, 0x10)), Some(3), Some(1e-3)));
         assert_eq!(rules[1].0.opcode, Some(0x81));
         let actions: Vec<_> = rules.iter().map(|r| r.1).collect();
         assert_eq!(

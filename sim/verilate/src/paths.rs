@@ -10,7 +10,10 @@ use std::{
 /// The launcher's directory: `$XDG_CACHE_HOME/ferroce`, or `~/.cache/ferroce`.
 pub fn cache_dir() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
-    std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()).map_or_else(home, PathBuf::from).join("ferroce")
+    std::env::var_os("XDG_CACHE_HOME")
+        .filter(|dir| Path::new(dir).is_absolute())
+        .map_or_else(home, PathBuf::from)
+        .join("ferroce")
 }
 
 /// Top of the repository this was compiled from.
@@ -21,7 +24,9 @@ fn repository() -> &'static Path {
 /// Cache of compiled models.
 pub(crate) fn models_dir() -> PathBuf {
     let build = || std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
-    std::env::var_os("FERROCE_MODELS").map_or_else(|| build().join("verilate"), PathBuf::from)
+    // Absolute, for compilers run in directories of their own.
+    let models = std::env::var_os("FERROCE_MODELS").map_or_else(|| build().join("verilate"), PathBuf::from);
+    std::path::absolute(&models).unwrap_or(models)
 }
 
 /// The control processor's Verilog, for [`crate::Options::sources`].

@@ -4,7 +4,7 @@ mod core;
 mod latency;
 mod load;
 
-use crate::report::table;
+use crate::report::{say, table};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
@@ -107,15 +107,13 @@ pub fn run(args: &Args) -> Result<()> {
         bail!("no figure's name contains {:?}; without --only all are measured and named", args.only);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&figures)?);
-        return Ok(());
+        return say(&serde_json::to_string_pretty(&figures)?);
     }
-    print(&figures);
-    Ok(())
+    print(&figures)
 }
 
 /// A table of figures beside their bars.
-pub fn print(figures: &[Figure]) {
+pub fn print(figures: &[Figure]) -> Result<()> {
     let number = |v: f64| if v >= 1000.0 { format!("{v:.0}") } else { format!("{v:.2}") };
     let rows: Vec<_> = figures
         .iter()
@@ -132,5 +130,5 @@ pub fn print(figures: &[Figure]) {
     let said: Vec<_> = (0..header.len()).filter(|&i| rows.iter().any(|r: &Vec<String>| !r[i].is_empty())).collect();
     let keep = |row: &[String]| said.iter().map(|&i| row[i].clone()).collect();
     let header: Vec<_> = said.iter().map(|&i| header[i]).collect();
-    println!("{}", table(&header, &rows.iter().map(|r| keep(r)).collect::<Vec<_>>()));
+    say(&table(&header, &rows.iter().map(|r| keep(r)).collect::<Vec<_>>()))
 }
