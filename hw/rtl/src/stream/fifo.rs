@@ -14,7 +14,7 @@ use super::{Sink, Source};
 use hdl::prelude::*;
 
 /// Depths up to this use distributed RAM.
-pub const SMALL: usize = 64;
+pub const SMALL: usize = 128;
 
 /// FIFO of up to `depth` messages.
 #[derive(Clone, Debug, LogicBlock)]
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn deep_fifos_pass_all_in_order() {
-        for depth in [65, 300] {
+        for depth in [129, 300] {
             let mut m = Model::of(|| Fifo::<Bits<77>>::new(depth), Options::default()).unwrap();
             fills_to(&mut m, depth);
             pass(&mut m, 1);

@@ -31,7 +31,7 @@
 //! is not made and holds nothing back. Its frame is then lost like one on the wire, and the retry meets the fault again.
 
 use super::{
-    frames::{row_shift, rows_of},
+    frames::{Outcome, row_shift, rows_of},
     headers::{self, ADDRESS_BITS, GID_BITS, MAX_BITS},
     icrc::{GENERATOR_LATENCY, Generator},
 };
@@ -167,7 +167,7 @@ pub struct Egress<const W: usize> {
     pub rst: Signal<In, Bit>,
     /// Heads of the ring's frames, in order, and when each has all of its bytes: why a part of it could not be read, or 0.
     pub head: Sink<TxHead>,
-    pub ready: Sink<Bits<8>>,
+    pub ready: Sink<Outcome>,
     /// ACKs, NAKs and CNPs without payload: go first.
     pub quick: Sink<TxHead>,
     /// Read port of the transmit buffer.
@@ -571,7 +571,7 @@ impl<const W: usize> Logic for Egress<W> {
         let next = if self.quick_ring.m.valid.val() { self.quick_ring.m.data.val() } else { first };
 
         // Why it does not go: the first fault of a QP and epoch is reported, and holds back the frames behind it.
-        let why = self.ready.data.val();
+        let why = self.ready.data.val().cause;
         let verdict = if self.reread.q.val() { self.again.q.val() } else { first.verdict };
         let off = verdict.old || verdict.behind;
         let report = begin_ring && why.any() && !off && self.faults.s.ready.val();

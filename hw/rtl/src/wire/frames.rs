@@ -4,19 +4,25 @@
 //!
 //! ```text
 //! seg -> req .................................... chunk -> dma ........ data ---> count
-//!     -> [segs] ---> reserve (room, slot) ---> [pending] -/  \---> closed    \    | got
-//!     -> [heads] ---> egress                                          \------> ready ---> egress
+//!     -> [segs] ---> reserve (room, slot) ---> [pending] -/  \---> closing   \    | owed
+//!     -> [heads] ---> prepare                                         \------> ready ---> egress
 //!
-//! cycle       0    1    2    3    4         one frame of one inline stretch
+//! cycle       0    1    2    3    4    5        one frame of one inline stretch
 //! seg         A
 //! reserve          go
-//! issue                 write, close
-//! ready                      A              a frame every 3 cycles at most
+//! issue                 write
+//! closing                    A
+//! owed                            0
+//! ready                                A        when its headers are, too; a frame every 3 cycles at most
 //! ```
 //! A frame has a *slot*, its sequence number modulo their number, and rows of the ring for its payload, from the start of a row
-//! on. Headers need no room: egress builds them meanwhile, from the head that it gets as soon as the frame is accepted. Bytes
-//! are counted per slot and never reset: `arrived` counts all that ever came, `base` holds that count as it was when the slot's
-//! last frame went. Of the oldest frame, `got` is read from these once and then counts along, so that it goes with its last byte.
+//! on. Headers need no room: they are built meanwhile, from the head that [`prepare`](super::prepare) gets as soon as the frame is
+//! accepted. Bytes are counted per slot and never reset: `arrived` counts all that ever came, `base` holds that count as it was when
+//! the slot's last frame went. Of the oldest frame, what is `owed` is read from these once and then counts down, so that it goes with
+//! its last byte.
+//!
+//! Nobody's `ready` waits for somebody else's: a request that `access` does not take at once, and a read that `dma_read` does not, wait
+//! in a register beside the channel; only then is nothing more accepted.
 //!
 //! Cannot deadlock: nothing is accepted from `seg` into the ring before its room and slot are free, and these are
 //! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`;
@@ -24,7 +30,7 @@
 
 use crate::{
     msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, TxHead, TxSeg},
-    stream::{Fifo, Sink, Source, Table, Table2},
+    stream::{Fifo, Sink, Source},
 };
 use abi::status::cause;
 use hdl::prelude::*;
@@ -33,6 +39,18 @@ use hdl::prelude::*;
 const PENDING: usize = 32;
 /// Stretches in front of the reservation.
 const WAITING: usize = 8;
+
+/// A stretch in front of the reservation: what is left of it besides its request and its head.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Stretch {
+    first: Bit,
+    last: Bit,
+    len: Bits<14>,
+    is_inline: Bit,
+    memory: Bit,
+    /// Of the frame that it opens.
+    rows: Bits<12>,
+}
 
 /// A stretch on its way to `access` and back.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -45,11 +63,11 @@ struct Pending {
     last: Bit,
 }
 
-/// Bytes that came for a slot, since ever.
+/// What came for a slot, since ever.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Arrived {
     bytes: Bits<14>,
-    /// Those among them that came with an error.
+    /// Beats with an error.
     bad: Bits<14>,
 }
 
@@ -66,6 +84,15 @@ struct Tally {
     slot: Bits<16>,
     bytes: Bits<7>,
     error: Bit,
+}
+
+/// What became of the payload of a frame.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Outcome {
+    /// A part of it could not be read.
+    pub failed: Bit,
+    /// Why (`abi::status::cause`), or 0.
+    pub cause: Bits<8>,
 }
 
 /// See the [module](self).
@@ -91,8 +118,8 @@ pub struct Frames<const W: usize> {
     pub wbytes: Signal<Out, Bits<7>>,
     /// Heads of the accepted frames, in order.
     pub head: Source<TxHead>,
-    /// The oldest frame has all of its bytes: why a part of it could not be read (`abi::status::cause`), or 0.
-    pub ready: Source<Bits<8>>,
+    /// The oldest frame has all of its bytes, or never will.
+    pub ready: Source<Outcome>,
     /// A frame left the ring, and its rows.
     pub free: Signal<In, Bit>,
     pub free_rows: Signal<In, Bits<12>>,
@@ -101,39 +128,48 @@ pub struct Frames<const W: usize> {
     /// Frames that left the ring: all with a sequence number below.
     pub gone: Signal<Out, Bits<16>>,
     sweep: Reg<Bits<16>>,
-    segs: Fifo<TxSeg>,
+    sweeping: Reg<Bit>,
+    // Accept: a request that `access` has not taken yet.
+    holding: Reg<Bit>,
+    held: DFF<AccessReq>,
+    segs: Fifo<Stretch>,
     heads: Fifo<TxHead>,
     // Reservation.
     accepted: Reg<Bits<16>>,
     reserved: Reg<Bits<16>>,
+    current: DFF<Bits<16>>,
     left: Reg<Bits<16>>,
+    in_ring: Reg<Bits<16>>,
+    full: Reg<Bit>,
     tail: Reg<BufAddr>,
-    next: Reg<BufAddr>,
-    room: Reg<Bits<14>>,
+    next: DFF<BufAddr>,
+    room: Reg<Bits<15>>,
     pending: Fifo<Pending>,
-    // Issue.
+    // Issue: a read that `dma_read` has not taken yet; the last inline bytes are taken.
+    spared: Reg<Bit>,
+    spare: DFF<DmaRead>,
+    took: Reg<Bit>,
     piece: Reg<Bits<3>>,
     issued: Reg<Bits<14>>,
     fault: Reg<Bits<8>>,
+    closing: Reg<Bit>,
+    closing_slot: DFF<Bits<16>>,
+    closing_sum: DFF<Closed>,
     closed: Reg<Bits<16>>,
-    sums: Table<Closed>,
-    // Count.
-    arrived: Table2<Arrived>,
-    tally_valid: [Reg<Bit>; 2],
-    tally: [DFF<Tally>; 2],
-    done_valid: [Reg<Bit>; 2],
-    done_slot: [DFF<Bits<16>>; 2],
-    done: [DFF<Arrived>; 2],
-    // The oldest frame: its number, whether its counts are being read, are known, and it is closed.
-    base: Table<Arrived>,
+    sums: Ram<Closed, 16>,
+    // Count: two copies, for the count itself and for the oldest frame.
+    tallying: Reg<Bit>,
+    tally: DFF<Tally>,
+    arrived: [Ram<Arrived, 16>; 2],
+    // The oldest frame: its number, whether its counts are known, and it is closed; bytes that are asked for and not there.
+    base: Ram<Arrived, 16>,
     oldest: Reg<Bits<16>>,
-    looking: [Reg<Bit>; 2],
     known: Reg<Bit>,
-    looked_closed: [Reg<Bit>; 2],
     is_closed: Reg<Bit>,
-    sum: DFF<Closed>,
-    before: DFF<Arrived>,
-    got: DFF<Arrived>,
+    owed: DFF<Bits<14>>,
+    bad: DFF<Bit>,
+    complete: Reg<Bit>,
+    outcome: DFF<Outcome>,
     _slots: Hidden<usize>,
 }
 
@@ -165,38 +201,51 @@ impl<const W: usize> Frames<W> {
             queued: Default::default(),
             gone: Default::default(),
             sweep: Default::default(),
+            sweeping: Reg::with_reset(true),
+            holding: Default::default(),
+            held: Default::default(),
             segs: Fifo::new(WAITING),
-            heads: Fifo::new(slots + WAITING),
+            heads: Fifo::new(slots),
             accepted: Default::default(),
             reserved: Default::default(),
+            current: Default::default(),
             left: Default::default(),
+            in_ring: Default::default(),
+            full: Default::default(),
             tail: Default::default(),
             next: Default::default(),
             room: Reg::with_reset((rows as u64).into()),
             pending: Fifo::new(PENDING),
+            spared: Default::default(),
+            spare: Default::default(),
+            took: Default::default(),
             piece: Default::default(),
             issued: Default::default(),
             fault: Default::default(),
+            closing: Default::default(),
+            closing_slot: Default::default(),
+            closing_sum: Default::default(),
             closed: Default::default(),
-            sums: Table::new(slots, "distributed"),
-            arrived: Table2::new(slots, "distributed"),
-            tally_valid: Default::default(),
+            sums: at_once(slots),
+            tallying: Default::default(),
             tally: Default::default(),
-            done_valid: Default::default(),
-            done_slot: Default::default(),
-            done: Default::default(),
-            base: Table::new(slots, "distributed"),
+            arrived: [at_once(slots), at_once(slots)],
+            base: at_once(slots),
             oldest: Default::default(),
-            looking: Default::default(),
             known: Default::default(),
-            looked_closed: Default::default(),
             is_closed: Default::default(),
-            sum: Default::default(),
-            before: Default::default(),
-            got: Default::default(),
+            owed: Default::default(),
+            bad: Default::default(),
+            complete: Default::default(),
+            outcome: Default::default(),
             _slots: Hidden(slots),
         }
     }
+}
+
+/// A table of LUTs that answers in the same cycle.
+fn at_once<T: Synth>(rows: usize) -> Ram<T, 16> {
+    Ram::default().rows(rows).style("distributed").at_once()
 }
 
 /// Log2 of the bytes of a row.
@@ -213,45 +262,41 @@ pub fn rows_of<const W: usize>(payload: Bits<14>) -> Bits<12> {
 impl<const W: usize> Logic for Frames<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, sweep, accepted, reserved, left, tail, next, room, piece, issued);
-        regs!(
-            self,
-            clock,
-            rst,
-            fault,
-            closed,
-            tally_valid,
-            done_valid,
-            oldest,
-            looking,
-            known,
-            looked_closed,
-            is_closed
-        );
-        dff_setup!(self, clock, tally, done_slot, done, sum, before, got);
-        clock!(self, clock, sums, arrived, base);
+        regs!(self, clock, rst, sweep, sweeping, holding, accepted, reserved, left, in_ring, full, tail, room);
+        regs!(self, clock, rst, spared, took, piece, issued, fault, closing, closed, tallying);
+        regs!(self, clock, rst, oldest, known, is_closed, complete);
+        dff_setup!(self, clock, held, current, next, spare, closing_slot, closing_sum, tally, owed, bad, outcome);
+        clock!(self, clock, sums, arrived[0], arrived[1], base);
         clock_reset!(self, clock, rst, segs, heads, pending);
         let slots = elab!(bits::<16>(self._slots.0 as u64));
         let mask = elab!(bits::<16>(self._slots.0 as u64 - 1));
         let shift = elab!(row_shift(W));
-        let sweeping = self.sweep.q.val() != slots;
-        let sweep = self.sweep.q.val().cast::<24>();
+        let sweeping = self.sweeping.q.val();
+        let sweep = self.sweep.q.val();
         if sweeping {
-            self.sweep.d.next = self.sweep.q.val() + 1;
+            self.sweep.d.next = sweep + 1;
+            self.sweeping.d.next = sweep != slots - 1;
         }
 
-        // Accept a stretch: its frame's head goes to egress, which builds the headers meanwhile.
+        // Accept a stretch: its frame's head goes to where headers are built meanwhile.
         let seg = self.seg.data.val();
-        let asks = !seg.is_inline && seg.len.any();
-        let room = self.segs.s.ready.val() && self.heads.s.ready.val() && !sweeping;
-        let ready = room && (!asks || self.req.ready.val());
+        let memory = !seg.is_inline && seg.len.any();
+        let holding = self.holding.q.val();
+        let ready = !holding && self.segs.s.ready.val() && self.heads.s.ready.val() && !sweeping;
         let accept = self.seg.valid.val() && ready;
         self.seg.ready.next = ready;
-        self.segs.s.data.next = seg;
         self.segs.s.valid.next = accept;
+        self.segs.s.data.next = Stretch {
+            first: seg.first,
+            last: seg.last,
+            len: seg.len,
+            is_inline: seg.is_inline,
+            memory,
+            rows: rows_of::<W>(seg.head.payload),
+        };
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
-        self.req.valid.next = self.seg.valid.val() && asks && room;
-        self.req.data.next = AccessReq {
+        let asks = holding || accept && memory;
+        let req = AccessReq {
             key: seg.key,
             va: seg.va,
             len: seg.len,
@@ -259,95 +304,126 @@ impl<const W: usize> Logic for Frames<W> {
             pd: seg.pd,
             need: seg.need,
         };
+        self.req.valid.next = asks;
+        self.req.data.next = if holding { self.held.q.val() } else { req };
+        self.holding.d.next = asks && !self.req.ready.val();
+        if accept {
+            self.held.d.next = req;
+        }
         let begins = accept && seg.first;
         if begins {
             self.accepted.d.next = self.accepted.q.val() + 1;
         }
         // With none waiting it passes in the same cycle.
-        let passes = !self.heads.fill.val().any() && begins;
+        let passes = !self.heads.m.valid.val() && begins;
         self.head.valid.next = self.heads.m.valid.val() || passes;
-        self.head.data.next = if passes { seg.head } else { self.heads.m.data.val() };
+        self.head.data.next = if self.heads.m.valid.val() { self.heads.m.data.val() } else { seg.head };
         self.heads.m.ready.next = self.head.ready.val();
         self.heads.s.data.next = seg.head;
         self.heads.s.valid.next = begins && !(passes && self.head.ready.val());
 
         // Reservation.
-        let seg = self.segs.m.data.val();
-        let waiting = self.segs.m.valid.val();
-        let rows = rows_of::<W>(seg.head.payload);
-        let in_ring = self.reserved.q.val() - self.left.q.val();
-        let has_room = rows.cast::<14>() <= self.room.q.val() && in_ring != slots;
-        let memory = !seg.is_inline && seg.len.any();
-        let go = waiting && (!seg.first || has_room) && self.pending.s.ready.val();
-        let open = go && seg.first;
-        let slot = (if seg.first { self.reserved.q.val() } else { self.reserved.q.val() - 1 }) & mask;
-        let dest = if seg.first { self.tail.q.val() } else { self.next.q.val() };
+        let waits = self.segs.m.data.val();
+        let rest = self.room.q.val() - waits.rows.cast::<15>();
+        let has_room = !rest.get_bit(14) && !self.full.q.val();
+        let go = self.segs.m.valid.val() && (!waits.first || has_room) && self.pending.s.ready.val();
+        let open = go && waits.first;
+        let free = self.free.val();
+        let reserved = self.reserved.q.val();
+        let dest = if waits.first { self.tail.q.val() } else { self.next.q.val() };
         self.segs.m.ready.next = go;
         if go {
-            self.next.d.next = dest + seg.len.cast::<20>();
+            self.next.d.next = dest + waits.len.cast::<20>();
         }
         if open {
-            self.reserved.d.next = self.reserved.q.val() + 1;
-            self.tail.d.next = self.tail.q.val() + (rows.cast::<20>() << shift);
+            self.reserved.d.next = reserved + 1;
+            self.current.d.next = reserved;
+            self.tail.d.next = self.tail.q.val() + (waits.rows.cast::<20>() << shift);
         }
-        let taken: Bits<14> = if open { rows.cast::<14>() } else { 0.into() };
-        let freed: Bits<14> = if self.free.val() { self.free_rows.val().cast::<14>() } else { 0.into() };
-        self.room.d.next = (self.room.q.val() + freed) - taken;
-        if self.free.val() {
+        let freed: Bits<15> = if free { self.free_rows.val().cast::<15>() } else { 0.into() };
+        self.room.d.next = (if open { rest } else { self.room.q.val() }) + freed;
+        let in_ring = self.in_ring.q.val();
+        if open && !free {
+            self.in_ring.d.next = in_ring + 1;
+            self.full.d.next = in_ring == slots - 1;
+        } else if free && !open {
+            self.in_ring.d.next = in_ring - 1;
+            self.full.d.next = false;
+        }
+        if free {
             self.left.d.next = self.left.q.val() + 1;
         }
         self.pending.s.valid.next = go;
-        self.pending.s.data.next =
-            Pending { slot, dest, len: seg.len, is_inline: seg.is_inline, memory, last: seg.last };
+        self.pending.s.data.next = Pending {
+            slot: (if waits.first { reserved } else { self.current.q.val() }) & mask,
+            dest,
+            len: waits.len,
+            is_inline: waits.is_inline,
+            memory: waits.memory,
+            last: waits.last,
+        };
         self.queued.next = self.accepted.q.val();
         self.gone.next = self.left.q.val();
 
         // Issue: each stretch in turn becomes DMA reads, a write of inline bytes, or nothing.
         let stretch = self.pending.m.data.val();
+        let there = self.pending.m.valid.val();
         let chunk = self.chunk.data.val();
         let refused = chunk.cause.any();
-        let wants_chunk = self.pending.m.valid.val() && stretch.memory;
-        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused;
-        self.dma.data.next = DmaRead {
+        let spared = self.spared.q.val();
+        let wants_chunk = there && stretch.memory && !spared;
+        let take_chunk = wants_chunk && self.chunk.valid.val();
+        let reads = spared || take_chunk && !refused;
+        let read = DmaRead {
             iova: chunk.iova,
             len: chunk.len,
             tag: stretch.slot,
             dest: stretch.dest + chunk.offset.cast::<20>(),
         };
-        self.chunk.ready.next = wants_chunk && (refused || self.dma.ready.val());
-        let take_chunk = wants_chunk && self.chunk.valid.val() && (refused || self.dma.ready.val());
+        self.chunk.ready.next = wants_chunk;
+        self.dma.valid.next = reads;
+        self.dma.data.next = if spared { self.spare.q.val() } else { read };
+        self.spared.d.next = reads && !self.dma.ready.val();
+        if !spared {
+            self.spare.d.next = read;
+        }
 
-        let piece = self.piece.q.val();
-        let before = piece.cast::<14>() << shift;
-        let rest = stretch.len - before;
-        let end_piece = rest <= W as u64 / 8;
+        let data = self.data.val();
+        let comes = self.data_valid.val();
+        let took = self.took.q.val(); // the last piece was written in the cycle before
         let inline_data = self.inline_data.data.val();
+        let mut piece: Bits<3> = 0.into();
         let mut bytes: Bits<W> = inline_data.get_bits::<W>(0);
-        for i in 1..512 / W {
-            if piece == i as u64 {
-                bytes = inline_data.get_bits::<W>(i * W);
+        if elab!(W < 512) {
+            piece = self.piece.q.val();
+            for i in 1..512 / W {
+                if piece == i as u64 {
+                    bytes = inline_data.get_bits::<W>(i * W);
+                }
             }
         }
-        let write = self.pending.m.valid.val() && stretch.is_inline && self.inline_data.valid.val();
-        let write = write && !self.data_valid.val();
+        let before = piece.cast::<7>() << shift;
+        let rest = stretch.len.get_bits::<7>(0) - before;
+        let end_piece = elab!(W >= 512) || rest <= W as u64 / 8;
+        let write = there && stretch.is_inline && self.inline_data.valid.val() && !took && !comes;
         let take_inline = write && end_piece;
         if write {
             self.piece.d.next = if end_piece { 0.into() } else { piece + 1 };
         }
-        self.inline_data.ready.next = take_inline;
-        let data = self.data.val();
-        self.we.next = self.data_valid.val() || write && rest.any();
-        self.waddr.next = if self.data_valid.val() { data.dest } else { stretch.dest + before.cast::<20>() };
-        self.wdata.next = if self.data_valid.val() { self.beat.val() } else { bytes };
-        self.wbytes.next = if self.data_valid.val() {
+        self.took.d.next = take_inline;
+        self.inline_data.ready.next = took;
+        self.we.next = comes || write && rest.any();
+        self.waddr.next = if comes { data.dest } else { stretch.dest + before.cast::<20>() };
+        self.wdata.next = if comes { self.beat.val() } else { bytes };
+        self.wbytes.next = if comes {
             data.bytes
         } else if end_piece {
-            rest.get_bits::<7>(0)
+            rest
         } else {
             bits::<7>(W as u64 / 8)
         };
 
-        let nothing = self.pending.m.valid.val() && !stretch.memory && !stretch.is_inline;
+        let nothing = there && !stretch.memory && !stretch.is_inline;
         let finish = nothing || take_inline || take_chunk && (chunk.last || refused);
         self.pending.m.ready.next = finish;
         let issued = self.issued.q.val() + (if take_chunk && !refused { chunk.len } else { 0.into() });
@@ -356,118 +432,91 @@ impl<const W: usize> Logic for Frames<W> {
         let close = finish && stretch.last;
         self.issued.d.next = if close { 0.into() } else { issued };
         self.fault.d.next = if close { 0.into() } else { fault };
-        self.sums.we.next = close;
-        self.sums.waddr.next = stretch.slot.cast::<24>();
-        self.sums.wdata.next = Closed { bytes: issued, cause: fault };
-        if close {
+        let closing = self.closing.q.val();
+        let closing_slot = self.closing_slot.q.val();
+        let closing_sum = self.closing_sum.q.val();
+        self.closing.d.next = close;
+        self.closing_slot.d.next = stretch.slot;
+        self.closing_sum.d.next = Closed { bytes: issued, cause: fault };
+        self.sums.we.next = closing;
+        self.sums.waddr.next = closing_slot;
+        self.sums.wdata.next = closing_sum;
+        if closing {
             self.closed.d.next = self.closed.q.val() + 1;
         }
 
-        // Count: read, add, write back. Sums of the two cycles before are not in the table yet when it is read.
-        self.tally_valid[0].d.next = self.data_valid.val();
-        self.tally_valid[1].d.next = self.tally_valid[0].q.val();
-        if self.data_valid.val() {
-            self.tally[0].d.next = Tally { slot: data.tag & mask, bytes: data.bytes, error: data.error };
+        // Count: a cycle after the beat its slot is read, added to and written back.
+        let tallying = self.tallying.q.val();
+        let tally = self.tally.q.val();
+        self.tallying.d.next = comes;
+        if comes {
+            self.tally.d.next = Tally { slot: data.tag & mask, bytes: data.bytes, error: data.error };
         }
-        if self.tally_valid[0].q.val() {
-            self.tally[1].d.next = self.tally[0].q.val();
-        }
-        self.arrived.re.next = self.data_valid.val();
-        self.arrived.raddr.next = (data.tag & mask).cast::<24>();
-        let tally = self.tally[1].q.val();
-        let counting = self.tally_valid[1].q.val();
-        let mut before = self.arrived.rdata.val();
-        for i in 0..2 {
-            if self.done_valid[1 - i].q.val() && self.done_slot[1 - i].q.val() == tally.slot {
-                before = self.done[1 - i].q.val();
-            }
-        }
-        let more = tally.bytes.cast::<14>();
-        let after =
-            Arrived { bytes: before.bytes + more, bad: before.bad + (if tally.error { more } else { 0.into() }) };
-        self.done_valid[0].d.next = counting;
-        self.done_valid[1].d.next = self.done_valid[0].q.val();
-        if counting {
-            self.done_slot[0].d.next = tally.slot;
-            self.done[0].d.next = after;
-        }
-        self.done_slot[1].d.next = self.done_slot[0].q.val();
-        self.done[1].d.next = self.done[0].q.val();
+        let one_bad: Bits<14> = if tally.error { 1.into() } else { 0.into() };
+        self.arrived[0].re.next = true;
+        self.arrived[0].raddr.next = tally.slot;
+        let counted = self.arrived[0].rdata.val();
+        let after = Arrived { bytes: counted.bytes + tally.bytes.cast::<14>(), bad: counted.bad + one_bad };
         let zero = Arrived { bytes: 0.into(), bad: 0.into() };
-        self.arrived.we.next = counting || sweeping;
-        self.arrived.waddr.next = if sweeping { sweep } else { tally.slot.cast::<24>() };
-        self.arrived.wdata.next = if sweeping { zero } else { after };
+        for i in 0..2 {
+            self.arrived[i].we.next = tallying || sweeping;
+            self.arrived[i].waddr.next = if sweeping { sweep } else { tally.slot };
+            self.arrived[i].wdata.next = if sweeping { zero } else { after };
+        }
 
-        // The oldest frame goes once it is closed and all of its bytes are there. Its counts are read when the one before it
-        // goes; beats from that cycle on are added as they come. Beats that are just being counted would be missed: look again.
+        // The oldest frame goes once it is closed and all of its bytes are there. Its counts are looked at when the one before
+        // it has gone and no beat of it is on its way to them; from then on beats count as they come.
         let oldest = self.oldest.q.val();
         let slot = oldest & mask;
-        let got = self.got.q.val();
-        let sum = self.sum.q.val();
-        let complete = self.known.q.val() && self.is_closed.q.val() && got.bytes == sum.bytes;
-        let failed: Bits<8> = if got.bad.any() { bits::<8>(cause::DMA_ERROR as u64) } else { 0.into() };
-        self.ready.valid.next = complete;
-        self.ready.data.next = if sum.cause.any() { sum.cause } else { failed };
-        let goes = complete && self.ready.ready.val();
-        let old = self.before.q.val();
-        self.base.we.next = goes || sweeping;
-        self.base.waddr.next = if sweeping { sweep } else { slot.cast::<24>() };
-        self.base.wdata.next =
-            if sweeping { zero } else { Arrived { bytes: old.bytes + got.bytes, bad: old.bad + got.bad } };
-        let behind = (oldest + 1) & mask;
-        let here = if goes { behind } else { slot };
+        let known = self.known.q.val();
+        let is_closed = self.is_closed.q.val();
+        let owed = self.owed.q.val();
+        self.arrived[1].re.next = true;
+        self.arrived[1].raddr.next = slot;
+        self.base.re.next = true;
+        self.base.raddr.next = slot;
+        self.sums.re.next = true;
+        self.sums.raddr.next = slot;
+        let (now, base, sum) = (self.arrived[1].rdata.val(), self.base.rdata.val(), self.sums.rdata.val());
+        let tallied = tallying && tally.slot == slot;
+        let comes_here = comes && data.tag & mask == slot;
+        let closes_here = closing && closing_slot == slot;
+        let look = !known && !tallied && !comes_here && !closes_here && !sweeping;
+        let was_closed = oldest != self.closed.q.val();
+        let come: Bits<14> = if comes_here { data.bytes.cast::<14>() } else { 0.into() };
+        let asked: Bits<14> = if closes_here { closing_sum.bytes } else { 0.into() };
+        let bad = self.bad.q.val() || comes_here && data.error;
+        if look {
+            let all: Bits<14> = if was_closed { sum.bytes } else { 0.into() };
+            self.known.d.next = true;
+            self.is_closed.d.next = was_closed;
+            self.owed.d.next = all - (now.bytes - base.bytes);
+            self.bad.d.next = now.bad != base.bad;
+        } else {
+            self.owed.d.next = (owed + asked) - come;
+            self.bad.d.next = bad;
+            if known && closes_here {
+                self.is_closed.d.next = true;
+            }
+        }
+        let there_now = if comes_here { owed == data.bytes.cast::<14>() } else { owed == 0 };
+        let goes = self.complete.q.val() && self.ready.ready.val();
+        self.complete.d.next = known && is_closed && there_now && !goes;
+        let failed: Bits<8> = if bad { bits::<8>(cause::DMA_ERROR as u64) } else { 0.into() };
+        self.outcome.d.next =
+            Outcome { failed: sum.cause.any() || bad, cause: if sum.cause.any() { sum.cause } else { failed } };
+        self.ready.valid.next = self.complete.q.val();
+        self.ready.data.next = self.outcome.q.val();
         if goes {
             self.oldest.d.next = oldest + 1;
             self.known.d.next = false;
             self.is_closed.d.next = false;
         }
-        let under_way = self.looking[0].q.val() || self.looking[1].q.val();
-        let (newer, newer_at) = (self.tally_valid[0].q.val(), self.tally[0].q.val().slot);
-        let counted = counting && tally.slot == slot || newer && newer_at == slot;
-        let counted_behind = counting && tally.slot == behind || newer && newer_at == behind;
-        let again = !self.known.q.val() && !under_way && !counted && !sweeping;
-        let look = if goes { !counted_behind } else { again };
-        let closed_before = if goes { oldest + 1 != self.closed.q.val() } else { oldest != self.closed.q.val() };
-        self.looking[0].d.next = look;
-        self.looking[1].d.next = self.looking[0].q.val();
-        self.looked_closed[0].d.next = look && closed_before;
-        self.looked_closed[1].d.next = self.looked_closed[0].q.val();
-        self.arrived.re2.next = look;
-        self.arrived.raddr2.next = here.cast::<24>();
-        self.base.re.next = look;
-        self.base.raddr.next = here.cast::<24>();
-        self.sums.re.next = look;
-        self.sums.raddr.next = here.cast::<24>();
-        let (now, base) = (self.arrived.rdata2.val(), self.base.rdata.val());
-        let beat = Arrived {
-            bytes: data.bytes.cast::<14>(),
-            bad: if data.error { data.bytes.cast::<14>() } else { 0.into() },
-        };
-        let comes = self.data_valid.val();
-        let more = if comes && data.tag & mask == slot { beat } else { zero };
-        let first = if comes && data.tag & mask == behind { beat } else { zero };
-        let mut so_far = got;
-        if self.looking[1].q.val() {
-            self.known.d.next = true;
-            self.before.d.next = base;
-            so_far.bytes = got.bytes + (now.bytes - base.bytes);
-            so_far.bad = got.bad + (now.bad - base.bad);
-        }
-        let sum_here = Arrived { bytes: so_far.bytes + more.bytes, bad: so_far.bad + more.bad };
-        self.got.d.next = if goes {
-            first
-        } else if again {
-            more
-        } else {
-            sum_here
-        };
-        if self.looked_closed[1].q.val() {
-            self.is_closed.d.next = true;
-            self.sum.d.next = self.sums.rdata.val();
-        }
-        if close && (if goes { stretch.slot == behind } else { stretch.slot == slot }) {
-            self.is_closed.d.next = true;
-            self.sum.d.next = Closed { bytes: issued, cause: fault };
-        }
+        let last_bytes: Bits<14> = if tallied { tally.bytes.cast::<14>() } else { 0.into() };
+        let last_bad: Bits<14> = if tallied { one_bad } else { 0.into() };
+        self.base.we.next = goes || sweeping;
+        self.base.waddr.next = if sweeping { sweep } else { slot };
+        self.base.wdata.next =
+            if sweeping { zero } else { Arrived { bytes: now.bytes + last_bytes, bad: now.bad + last_bad } };
     }
 }

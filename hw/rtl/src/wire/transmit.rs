@@ -9,7 +9,10 @@
 //! ```
 //! Waits for the MAC (not for ever while a command waits), `access` and `dma_read` only: see [`frames`](super::frames) and [`egress`](super::egress).
 
-use super::{egress::Egress, frames::Frames};
+use super::{
+    egress::Egress,
+    frames::{Frames, Outcome},
+};
 use crate::{
     msg::{AccessReq, Chunk, DmaData, DmaRead, EpochMark, Qp, QpView, TxFault, TxHead, TxLeft, TxSeg},
     stream::{BeatSource, ByteRam, Sink, Source, TablePort},
@@ -131,7 +134,7 @@ impl<const W: usize> Logic for Transmit<W> {
         self.egress.rdata.next = self.buffer.rdata.val();
 
         Source::<TxHead>::join(&mut self.frames.head, &mut self.egress.head);
-        Source::<Bits<8>>::join(&mut self.frames.ready, &mut self.egress.ready);
+        Source::<Outcome>::join(&mut self.frames.ready, &mut self.egress.ready);
         self.frames.free.next = self.egress.free.val();
         self.frames.free_rows.next = self.egress.free_rows.val();
         Sink::<TxHead>::link(&mut self.quick, &mut self.egress.quick);
