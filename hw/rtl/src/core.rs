@@ -203,7 +203,6 @@ pub struct Core<const W: usize, const N: usize> {
     scheduler: Scheduler<N>,
     requester: Requester<N>,
     segments: Arbiter<TxSeg, 2>,
-    epochs: Arbiter<EpochMark, 2>,
     transmit: Transmit<W>,
     doorbell: Doorbell,
     send_queue: WorkQueue<W, N>,
@@ -278,7 +277,6 @@ impl<const W: usize, const N: usize> Core<W, N> {
             scheduler: Default::default(),
             requester: Requester::new(),
             segments: Default::default(),
-            epochs: Default::default(),
             transmit: Transmit::new(N, c.tx_buffer, c.tx_slots),
             doorbell: Doorbell::new(N, c.cqs, c.eqs),
             send_queue: WorkQueue::new(id::QP_SEND, c.send_blocks, "ultra", c.fetches),
@@ -313,10 +311,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
             self, clock, sentry, loopback, ingress, dispatch, responder, completer, landing, commit, respond,
             scheduler, requester
         );
-        clock!(
-            self, clock, segments, epochs, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states,
-            mmu
-        );
+        clock!(self, clock, segments, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu);
         clock!(self, clock, dma_read, dma_write, writes);
         self.control.rst.next = self.rst.val();
         self.rx_buffer.rst.next = rst;
@@ -333,7 +328,6 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.scheduler.rst.next = rst;
         self.requester.rst.next = rst;
         self.segments.rst.next = rst;
-        self.epochs.rst.next = rst;
         self.transmit.rst.next = rst;
         self.doorbell.rst.next = rst;
         self.send_queue.rst.next = rst;
@@ -472,10 +466,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<TxSeg>::join(&mut self.segments.m, &mut self.transmit.seg);
         Source::<Bits<512>>::join(&mut self.requester.inline_data, &mut self.transmit.inline_data);
         Source::<TxHead>::join(&mut self.respond.quick, &mut self.transmit.quick);
-        Source::<EpochMark>::join(&mut self.requester.epoch, &mut self.epochs.s[0]);
-        Source::<EpochMark>::join(&mut self.respond.epoch, &mut self.epochs.s[1]);
-        self.epochs.more.next = 0.into();
-        Source::<EpochMark>::join(&mut self.epochs.m, &mut self.transmit.epoch);
+        Source::<EpochMark>::join(&mut self.requester.epoch, &mut self.transmit.epoch);
+        Source::<EpochMark>::join(&mut self.respond.epoch, &mut self.transmit.reply_epoch);
         Source::<TxLeft>::join(&mut self.transmit.left, &mut self.completer.left);
         self.respond.queued.next = self.transmit.queued.val();
         self.respond.gone.next = self.transmit.gone.val();

@@ -73,7 +73,7 @@ fn is_datagram(opcode: Bits<8>) -> Bit {
 
 /// Bytes of the extended headers of `opcode`.
 #[hdl_fn]
-fn ext_len(opcode: Bits<8>) -> Bits<7> {
+pub fn ext_len(opcode: Bits<8>) -> Bits<7> {
     let imm: Bits<7> = if is_in(opcode, IMM) { bits::<7>(len::IMM as u64) } else { bits::<7>(0) };
     let first: Bits<7> = if is_datagram(opcode) {
         bits::<7>(len::DETH as u64)
@@ -91,16 +91,16 @@ fn ext_len(opcode: Bits<8>) -> Bits<7> {
     if opcode == wire::CNP { bits::<7>(CNP_RESERVED as u64) } else { first + imm }
 }
 
-/// Bytes of all headers of a frame; a raw frame has none.
+/// Bytes of all headers of a RoCE frame with [extended headers](ext_len) of `ext` bytes.
 #[hdl_fn]
-pub fn header_len(head: TxHead, ip6: Bit, tagged: Bit) -> Bits<7> {
+pub fn header_len(ext: Bits<7>, ip6: Bit, tagged: Bit) -> Bits<7> {
     let lower: Bits<7> = if ip6 {
         bits::<7>((len::ETH + len::IPV6 + len::UDP + len::BTH) as u64)
     } else {
         bits::<7>((len::ETH + len::IPV4 + len::UDP + len::BTH) as u64)
     };
     let vlan: Bits<7> = if tagged { bits::<7>(len::VLAN as u64) } else { bits::<7>(0) };
-    if head.raw { bits::<7>(0) } else { lower + vlan + ext_len(head.opcode) }
+    lower + vlan + ext
 }
 
 /// Bytes that pad a payload to a multiple of 4.
@@ -109,10 +109,10 @@ pub fn pad(payload: Bits<14>) -> Bits<2> {
     bits::<2>(0) - payload.get_bits::<2>(0)
 }
 
-/// The UDP length field: header, BTH, extended headers, payload, pad and ICRC.
+/// The UDP length field: header, BTH, [extended headers](ext_len), payload, pad and ICRC.
 #[hdl_fn]
-pub fn udp_len(head: TxHead) -> Bits<16> {
-    let fixed = ext_len(head.opcode).cast::<16>() + (len::UDP + len::BTH + len::ICRC) as u64;
+pub fn udp_len(head: TxHead, ext: Bits<7>) -> Bits<16> {
+    let fixed = ext.cast::<16>() + (len::UDP + len::BTH + len::ICRC) as u64;
     fixed + head.payload.cast::<16>() + pad(head.payload).cast::<16>()
 }
 

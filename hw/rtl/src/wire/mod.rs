@@ -5,7 +5,9 @@ pub mod frames;
 pub mod headers;
 pub mod icrc;
 pub mod ingress;
+pub mod judge;
 pub mod parser;
+pub mod prepare;
 pub mod raw_filter;
 #[cfg(test)]
 mod testing;

@@ -1,17 +1,21 @@
-//! The transmit side of the wire: [`Frames`], the transmit buffer and [`Egress`] as one block.
+//! The transmit side of the wire: what it takes to send a frame, as one block.
 //!
 //! ```text
 //!   seg, inline_data --> frames --> req ... chunk --> dma ... data, beat
-//!                          |  \-- head, ready --> egress --> mac
-//!                          |                    |
-//!                          +--- ByteRam --------+     written by byte, read by row
-//!   quick ------------------------------------> egress
+//!                          |  \--------------- ready --------------+
+//!                          |   \-- head --+                        v
+//!   quick -----------------|--------> prepare (headers) -------> egress --> mac
+//!                          |              \--- judge -------------/ |
+//!                          +---------------- ByteRam --------------+     written by byte, read by row
 //! ```
-//! Waits for the MAC (not for ever while a command waits), `access` and `dma_read` only: see [`frames`](super::frames) and [`egress`](super::egress).
+//! Waits for the MAC (not for ever while a command waits), `access` and `dma_read` only: see [`frames`](super::frames),
+//! [`prepare`](super::prepare), [`judge`](super::judge) and [`egress`](super::egress).
 
 use super::{
     egress::Egress,
     frames::{Frames, Outcome},
+    judge::Judge,
+    prepare::{Prepare, ROWS},
 };
 use crate::{
     msg::{AccessReq, Chunk, DmaData, DmaRead, EpochMark, Qp, QpView, TxFault, TxHead, TxLeft, TxSeg},
@@ -56,8 +60,9 @@ pub struct Transmit<const W: usize> {
     pub queued: Signal<Out, Bits<16>>,
     /// Data frames that left or were dropped: all with a sequence number below.
     pub gone: Signal<Out, Bits<16>>,
-    /// New retry epochs.
+    /// New retry epochs of the requester, and of READ responses.
     pub epoch: Sink<EpochMark>,
+    pub reply_epoch: Sink<EpochMark>,
     /// Read port of the QP states; `view` comes two cycles after `view_re`.
     pub view_re: Signal<Out, Bit>,
     pub view_addr: Signal<Out, Qp>,
@@ -69,6 +74,8 @@ pub struct Transmit<const W: usize> {
     /// RoCE payload bytes that left, in this cycle.
     pub tx_bytes: Signal<Out, Bits<14>>,
     frames: Frames<W>,
+    prepare: Prepare<W>,
+    judge: Judge<ROWS>,
     buffer: ByteRam<W>,
     egress: Egress<W>,
 }
@@ -97,6 +104,7 @@ impl<const W: usize> Transmit<W> {
             queued: Default::default(),
             gone: Default::default(),
             epoch: Default::default(),
+            reply_epoch: Default::default(),
             view_re: Default::default(),
             view_addr: Default::default(),
             view: Default::default(),
@@ -105,7 +113,9 @@ impl<const W: usize> Transmit<W> {
             tx_bytes: Default::default(),
             frames: Frames::new(bytes, slots),
             buffer: ByteRam::new(bytes, "block"),
-            egress: Egress::new(qps),
+            prepare: Prepare::new(qps),
+            judge: Judge::new(qps),
+            egress: Default::default(),
         }
     }
 }
@@ -113,7 +123,7 @@ impl<const W: usize> Transmit<W> {
 impl<const W: usize> Logic for Transmit<W> {
     #[kernel]
     fn update(&mut self) {
-        clock_reset!(self, clock, rst, frames, buffer, egress);
+        clock_reset!(self, clock, rst, frames, prepare, judge, buffer, egress);
         Sink::<TxSeg>::link(&mut self.seg, &mut self.frames.seg);
         Sink::<Bits<512>>::link(&mut self.inline_data, &mut self.frames.inline_data);
         Source::<AccessReq>::link(&mut self.req, &mut self.frames.req);
@@ -133,21 +143,54 @@ impl<const W: usize> Logic for Transmit<W> {
         self.buffer.raddr.next = self.egress.raddr.val();
         self.egress.rdata.next = self.buffer.rdata.val();
 
-        Source::<TxHead>::join(&mut self.frames.head, &mut self.egress.head);
+        Source::<TxHead>::join(&mut self.frames.head, &mut self.prepare.head);
+        Sink::<TxHead>::link(&mut self.quick, &mut self.prepare.quick);
+        self.prepare.judge_ready.next = self.judge.ready.val();
+        self.judge.ask.next = self.prepare.ask.val();
+        self.judge.claim.next = self.prepare.claim.val();
+        self.judge.ring.next = self.prepare.ring.val();
+        self.judge.row.next = self.prepare.claim_row.val();
+        self.prepare.verdict.next = self.judge.verdict.val();
+        TablePort::link(&mut self.table, &mut self.prepare.table);
+        self.judge.load.next = self.prepare.load.val();
+        self.judge.load_qpn.next = self.prepare.load_qpn.val();
+        self.prepare.loaded.next = self.judge.loaded.val();
+        Sink::<EpochMark>::link(&mut self.epoch, &mut self.judge.epoch);
+        Sink::<EpochMark>::link(&mut self.reply_epoch, &mut self.judge.reply_epoch);
+        self.view_re.next = self.judge.view_re.val();
+        self.view_addr.next = self.judge.view_addr.val();
+        self.judge.view.next = self.view.val();
+
+        self.egress.prepared.next = self.prepare.prepared.val();
+        self.egress.prepared_quick.next = self.prepare.prepared_quick.val();
+        self.prepare.row.next = self.egress.row.val();
+        self.egress.next.next = self.prepare.next.val();
+        self.prepare.re.next = self.egress.slice_re.val();
+        self.prepare.slice_row.next = self.egress.slice_row.val();
+        self.prepare.slice.next = self.egress.slice.val();
+        self.egress.slice_data.next = self.prepare.slice_data.val();
+        self.prepare.free.next = self.egress.free.val();
+        self.prepare.free_quick.next = self.egress.free_quick.val();
         Source::<Outcome>::join(&mut self.frames.ready, &mut self.egress.ready);
         self.frames.free.next = self.egress.free.val();
         self.frames.free_rows.next = self.egress.free_rows.val();
-        Sink::<TxHead>::link(&mut self.quick, &mut self.egress.quick);
+        self.judge.first.next = self.egress.first.val();
+        self.judge.first_claim.next = self.prepare.next.val().claim;
+        self.judge.first_row.next = self.egress.first_row.val();
+        self.judge.waits.next = self.egress.waits.val();
+        self.judge.begun.next = self.egress.begun.val();
+        self.egress.sure.next = self.judge.sure.val();
+        self.egress.fresh.next = self.judge.fresh.val();
+        self.egress.verdict.next = self.judge.again.val();
+        self.judge.report.next = self.egress.report.val();
+        self.judge.failed.next = self.egress.failed.val();
+        self.judge.held.next = self.egress.held.val();
+        Source::<TxFault>::link(&mut self.fault, &mut self.egress.fault);
+
         BeatSource::<W>::link(&mut self.mac, &mut self.egress.mac);
         self.mac_error.next = self.egress.mac_error.val();
         self.egress.hurry.next = self.hurry.val();
-        Source::<TxFault>::link(&mut self.fault, &mut self.egress.fault);
         Source::<TxLeft>::link(&mut self.left, &mut self.egress.left);
-        Sink::<EpochMark>::link(&mut self.epoch, &mut self.egress.epoch);
-        self.view_re.next = self.egress.view_re.val();
-        self.view_addr.next = self.egress.view_addr.val();
-        self.egress.view.next = self.view.val();
-        TablePort::link(&mut self.table, &mut self.egress.table);
         self.count.next = self.egress.count.val();
         self.tx_bytes.next = self.egress.tx_bytes.val();
     }

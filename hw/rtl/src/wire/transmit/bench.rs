@@ -302,6 +302,7 @@ pub struct Bench {
     pub inline_data: Source,
     pub quick: Source,
     pub epoch: Source,
+    pub reply_epoch: Source,
     pub table: Source,
     pub mac: Sink,
     pub fault: Sink,
@@ -332,6 +333,7 @@ impl Bench {
             inline_data: input(&m, "inline_data", 2),
             quick: input(&m, "quick", 3),
             epoch: input(&m, "epoch", 4),
+            reply_epoch: input(&m, "reply_epoch", 9),
             table: input(&m, "table", 5),
             mac: Sink::new(&m, "mac", stall, seed * 100 + 6),
             fault: Sink::new(&m, "fault", stall, seed * 100 + 7),
@@ -346,8 +348,13 @@ impl Bench {
     }
 
     pub fn cycle(&mut self) {
-        let Bench { m, seg, inline_data, quick, epoch, table, mac, fault, left, host, wire, counts, .. } = self;
-        bench::cycle(m, &mut [seg, inline_data, quick, epoch, table, mac, fault, left, host, wire, counts]);
+        let Bench {
+            m, seg, inline_data, quick, epoch, reply_epoch, table, mac, fault, left, host, wire, counts, ..
+        } = self;
+        bench::cycle(
+            m,
+            &mut [seg, inline_data, quick, epoch, reply_epoch, table, mac, fault, left, host, wire, counts],
+        );
     }
 
     /// Until all queued work is done, all frames are gone and the pipeline is empty.
@@ -360,7 +367,9 @@ impl Bench {
             self.cycle();
             let idle = beats == self.wire.beats
                 && accepted == self.m.get("gone")
-                && [&self.seg, &self.inline_data, &self.quick, &self.epoch, &self.table].iter().all(|s| s.is_empty())
+                && [&self.seg, &self.inline_data, &self.quick, &self.epoch, &self.reply_epoch, &self.table]
+                    .iter()
+                    .all(|s| s.is_empty())
                 && self.host.done()
                 && !self.m.bit("mac.valid")
                 && !self.m.bit("fault.valid");

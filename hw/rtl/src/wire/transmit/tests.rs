@@ -1,7 +1,10 @@
 use super::bench::*;
 use crate::{
     msg::*,
-    wire::testing::{captured, icrc_of},
+    wire::{
+        egress::FAULTS,
+        testing::{captured, icrc_of},
+    },
 };
 use abi::{
     status::{cause, counter},
@@ -405,7 +408,7 @@ fn fault_reports_stall_nobody() {
     }
     b.fault = verilate::bench::Sink::new(&b.m, "fault", Stall::Never, 0);
     b.settle();
-    assert_eq!(b.fault.len(), 64);
+    assert_eq!(b.fault.len(), FAULTS);
     assert!(b.mac.is_empty());
 }
 
@@ -442,8 +445,9 @@ fn voided<const W: usize>() {
                 let response: bool = rng.random();
                 let epoch = &mut epochs[usize::from(response)][qp];
                 *epoch = epoch.wrapping_add(1);
-                b.epoch.send(EpochMark { qpn: (qp as u64).into(), epoch: u64::from(*epoch).into(), response });
-                while !b.epoch.is_empty() {
+                let mark = EpochMark { qpn: (qp as u64).into(), epoch: u64::from(*epoch).into(), response };
+                (if response { &mut b.reply_epoch } else { &mut b.epoch }).send(mark);
+                while !b.epoch.is_empty() || !b.reply_epoch.is_empty() {
                     b.cycle();
                 }
                 let of_it =

@@ -1,0 +1,495 @@
+//! Builds headers: for each head that [`frames`](super::frames) or the transport engines give, the headers, the lengths and the verdict
+//! ([`judge`](super::judge)) wait here for [`egress`](super::egress) to send the frame.
+//!
+//! ```text
+//! cycle      0    1    2    3    4    5    6         a datapath of 512 bits
+//! pick       A              B              C         a head every 3 cycles at most
+//! address         A              B                   row read: 2 cycles; so is the verdict
+//! GID                       A              B         row read; whether it is tagged comes at once
+//! sizes                          A              B
+//! to be sent                          A              lengths and verdict
+//! header                              A    A         slices of a beat each, read from the cycle behind on
+//! ```
+//! A datapath of W bits reads the rows of addresses and GIDs in words of W bits, and writes headers in slices of W bits: a narrow one takes
+//! longer, and needs no wide RAMs. ACKs go between any two frames, and so have rows of their own.
+//!
+//! Cannot deadlock: a head is picked only when a row is free for it, and then nothing waits. Rows become free as frames leave. A row
+//! access of the table bus waits until nothing is under way, and nothing is picked meanwhile.
+
+use super::{
+    frames::{row_shift, rows_of},
+    headers::{self, ADDRESS_BITS, GID_BITS, MAX_BITS},
+    judge::{Claim, Verdict},
+};
+use crate::{
+    msg::{BufAddr, Qp, TxHead},
+    stream::{Sink, Table, TablePort},
+};
+use abi::{
+    table::{gid, id, qp_address, qp_send},
+    wire::{self, len, op},
+};
+use hdl::prelude::*;
+
+/// Frames of each queue that are picked and have not left.
+pub const ROWS: usize = 8;
+
+/// A frame that is ready to be sent but for its payload.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Prepared {
+    /// Bytes of the headers; up to where the payload goes; what pads it; of all.
+    pub header: Bits<7>,
+    pub payload_end: Bits<14>,
+    pub pad: Bits<2>,
+    pub total: Bits<14>,
+    /// Where its first byte would lie in the transmit buffer.
+    pub start: BufAddr,
+    pub verdict: Verdict,
+    pub claim: Claim,
+    pub psn: Bits<24>,
+    pub ip6: Bit,
+    pub tagged: Bit,
+    pub raw: Bit,
+    pub expects: Bit,
+    pub again: Bit,
+    pub ack: Bit,
+    pub nak: Bit,
+}
+
+/// See the [module](self).
+#[derive(LogicBlock)]
+pub struct Prepare<const W: usize> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Heads of the ring's frames, in order.
+    pub head: Sink<TxHead>,
+    /// ACKs, NAKs and CNPs without payload: go first.
+    pub quick: Sink<TxHead>,
+    /// Rows may be read.
+    pub judge_ready: Signal<In, Bit>,
+    /// Asks for a verdict.
+    pub ask: Signal<Out, Bit>,
+    pub claim: Signal<Out, Claim>,
+    pub ring: Signal<Out, Bit>,
+    pub claim_row: Signal<Out, Bits<3>>,
+    pub verdict: Signal<In, Verdict>,
+    /// Of the ring, or of the others, one more frame is prepared, in the next row.
+    pub prepared: Signal<Out, Bit>,
+    pub prepared_quick: Signal<Out, Bit>,
+    /// Answers at once: the upper bit chooses the queue.
+    pub row: Signal<In, Bits<4>>,
+    pub next: Signal<Out, Prepared>,
+    /// Header bytes, two cycles later.
+    pub re: Signal<In, Bit>,
+    pub slice_row: Signal<In, Bits<4>>,
+    pub slice: Signal<In, Bits<4>>,
+    pub slice_data: Signal<Out, Bits<W>>,
+    /// The oldest frame of the ring, or of the others, has left, and its row is free.
+    pub free: Signal<In, Bit>,
+    pub free_quick: Signal<In, Bit>,
+    /// Takes QP_ADDRESS and GID rows, and QP_SEND rows for their LOAD; reads back the first two.
+    pub table: TablePort,
+    /// A send queue is loaded. Held until `loaded`.
+    pub load: Signal<Out, Bit>,
+    pub load_qpn: Signal<Out, Qp>,
+    pub loaded: Signal<In, Bit>,
+    addresses: Table<Bits<W>>,
+    gids: Table<Bits<W>>,
+    /// Of each GID, whether it is tagged.
+    tags: Ram<Bit, 8>,
+    // Pick: bit k of `steps` is cycle k of a frame.
+    may_pick: Reg<Bit>,
+    gap: Reg<Bits<4>>,
+    steps: Reg<Bits<16>>,
+    picked: DFF<TxHead>,
+    picked_row: DFF<Bits<4>>,
+    picked_buf: DFF<BufAddr>,
+    ext: DFF<Bits<7>>,
+    tail: Reg<BufAddr>,
+    /// Row of the next frame, rows in use, and whether there is one more: of the ring, and of the others.
+    ahead: [Reg<Bits<3>>; 2],
+    used: [Reg<Bits<4>>; 2],
+    room: [Reg<Bit>; 2],
+    // Rows as far as their words are there.
+    address: DFF<Bits<512>>,
+    gid: DFF<Bits<512>>,
+    tagged: DFF<Bit>,
+    // Sizes and header.
+    sized: DFF<TxHead>,
+    sized_row: DFF<Bits<4>>,
+    sized_buf: DFF<BufAddr>,
+    sized_ext: DFF<Bits<7>>,
+    udp_len: DFF<Bits<16>>,
+    sum: DFF<Bits<20>>,
+    length: DFF<Bits<7>>,
+    store: Ram<Prepared, 4>,
+    // Slices behind the first.
+    slices: Table<Bits<W>>,
+    rest: DFF<Bits<MAX_BITS>>,
+    rest_left: Reg<Bits<7>>,
+    rest_row: DFF<Bits<4>>,
+    rest_slice: DFF<Bits<4>>,
+    // Row accesses.
+    access: Reg<Bit>,
+    word: Reg<Bits<4>>,
+    reading: [Reg<Bit>; 2],
+    answer: Reg<Bit>,
+    answer_gid: DFF<Bit>,
+}
+
+/// Words of a row of `bits` bits.
+const fn words(w: usize, bits: usize) -> usize {
+    bits.div_ceil(w)
+}
+
+/// Log2 of the rows that a row of `bits` bits takes in a RAM of words.
+const fn word_bits(w: usize, bits: usize) -> u64 {
+    words(w, bits).next_power_of_two().trailing_zeros() as u64
+}
+
+/// The cycle in which sizes are known; the header is built in the one behind.
+const fn sizes_step(w: usize) -> usize {
+    words(w, ADDRESS_BITS) + words(w, GID_BITS) + 2
+}
+
+/// Cycles between two heads: until the first has passed on what it holds, and all slices of the longest header are written.
+const fn gap(w: usize) -> usize {
+    let (steps, slices) = (sizes_step(w) - 1, words(w, MAX_BITS));
+    if steps > slices { steps } else { slices }
+}
+
+/// The last word of a row of `bits` bits.
+fn last_of(w: usize, bits_of_row: usize) -> Bits<4> {
+    bits::<4>(words(w, bits_of_row) as u64 - 1)
+}
+
+/// Steps `from` to `from + n - 1`.
+fn span(from: usize, n: usize) -> Bits<16> {
+    bits::<16>(((1 << n) - 1) << from)
+}
+
+/// The words of a row so far, and one more.
+#[hdl_fn]
+fn collect<const W: usize>(so_far: Bits<512>, word: Bits<W>) -> Bits<512> {
+    if W == 512 { word.cast::<512>() } else { (so_far >> W as u64) | (word.cast::<512>() << (512 - W) as u64) }
+}
+
+/// The row of N bits, of which all words are there.
+#[hdl_fn]
+fn collected<const W: usize, const N: usize>(words_of_it: Bits<512>) -> Bits<N> {
+    (words_of_it >> elab!((512 - W * words(W, N)) as u64)).get_bits::<N>(0)
+}
+
+impl<const W: usize> Prepare<W> {
+    /// For `qps` QPs.
+    pub fn new(qps: usize) -> Self {
+        let rows = |n: usize, bits: usize| n << word_bits(W, bits);
+        let slices = 2 * ROWS * words(W, MAX_BITS).next_power_of_two();
+        Prepare {
+            clock: Default::default(),
+            rst: Default::default(),
+            head: Default::default(),
+            quick: Default::default(),
+            judge_ready: Default::default(),
+            ask: Default::default(),
+            claim: Default::default(),
+            ring: Default::default(),
+            claim_row: Default::default(),
+            verdict: Default::default(),
+            prepared: Default::default(),
+            prepared_quick: Default::default(),
+            row: Default::default(),
+            next: Default::default(),
+            re: Default::default(),
+            slice_row: Default::default(),
+            slice: Default::default(),
+            slice_data: Default::default(),
+            free: Default::default(),
+            free_quick: Default::default(),
+            table: Default::default(),
+            load: Default::default(),
+            load_qpn: Default::default(),
+            loaded: Default::default(),
+            addresses: Table::new(rows(qps, ADDRESS_BITS), "block"),
+            gids: Table::new(rows(1 << qp_address::GID.bits, GID_BITS), "block"),
+            tags: Ram::default().style("distributed").at_once(),
+            may_pick: Default::default(),
+            gap: Default::default(),
+            steps: Default::default(),
+            picked: Default::default(),
+            picked_row: Default::default(),
+            picked_buf: Default::default(),
+            ext: Default::default(),
+            tail: Default::default(),
+            ahead: Default::default(),
+            used: Default::default(),
+            room: [Reg::with_reset(true), Reg::with_reset(true)],
+            address: Default::default(),
+            gid: Default::default(),
+            tagged: Default::default(),
+            sized: Default::default(),
+            sized_row: Default::default(),
+            sized_buf: Default::default(),
+            sized_ext: Default::default(),
+            udp_len: Default::default(),
+            sum: Default::default(),
+            length: Default::default(),
+            store: Ram::default().style("distributed").at_once(),
+            slices: Table::new(slices, if slices > 64 { "block" } else { "distributed" }),
+            rest: Default::default(),
+            rest_left: Default::default(),
+            rest_row: Default::default(),
+            rest_slice: Default::default(),
+            access: Default::default(),
+            word: Default::default(),
+            reading: Default::default(),
+            answer: Default::default(),
+            answer_gid: Default::default(),
+        }
+    }
+}
+
+impl<const W: usize> Logic for Prepare<W> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(
+            self, clock, rst, may_pick, gap, steps, tail, ahead, used, room, rest_left, access, word, reading, answer
+        );
+        dff_setup!(self, clock, picked, picked_row, picked_buf, ext, address, gid, tagged, sized, sized_row, sized_buf);
+        dff_setup!(self, clock, sized_ext, udp_len, sum, length, rest, rest_row, rest_slice, answer_gid);
+        clock!(self, clock, addresses, gids, tags, store, slices);
+
+        // Pick a head.
+        let may = self.may_pick.q.val();
+        let pick_quick = may && self.quick.valid.val() && self.room[1].q.val();
+        let can_ring = may && self.room[0].q.val() && !pick_quick;
+        let pick_ring = can_ring && self.head.valid.val();
+        let pick = pick_quick || pick_ring;
+        self.quick.ready.next = may && self.room[1].q.val();
+        self.head.ready.next = can_ring;
+        let steps = self.steps.q.val();
+        let first: Bits<16> = if pick { 2.into() } else { 0.into() };
+        self.steps.d.next = ((steps << 1) | first) & elab!(span(1, sizes_step(W) + 1));
+        let gap_left = self.gap.q.val();
+        let waits = self.table.valid.val() || self.access.q.val();
+        if pick {
+            self.picked.d.next = if pick_quick { self.quick.data.val() } else { self.head.data.val() };
+            let ahead = if pick_quick { self.ahead[1].q.val() } else { self.ahead[0].q.val() };
+            self.picked_row.d.next = cat!(pick_quick, ahead);
+            self.gap.d.next = elab!(bits::<4>(gap(W) as u64 - 1));
+            self.may_pick.d.next = false;
+        } else {
+            self.gap.d.next = if gap_left > 1 { gap_left - 1 } else { 0.into() };
+            self.may_pick.d.next = gap_left <= 1 && !waits && self.judge_ready.val();
+        }
+        for i in 0..2 {
+            let takes = if i == 1 { pick_quick } else { pick_ring };
+            let frees = if i == 1 { self.free_quick.val() } else { self.free.val() };
+            if takes {
+                self.ahead[i].d.next = self.ahead[i].q.val() + 1;
+            }
+            let used = self.used[i].q.val();
+            if takes && !frees {
+                self.used[i].d.next = used + 1;
+                self.room[i].d.next = used != ROWS as u64 - 1;
+            } else if frees && !takes {
+                self.used[i].d.next = used - 1;
+                self.room[i].d.next = true;
+            }
+        }
+
+        // Ask for its verdict, and place its payload behind that of the frame before.
+        let picked = self.picked.q.val();
+        let picked_row = self.picked_row.q.val();
+        let is_quick = picked_row.get_bit(3);
+        let is_ack = picked.opcode == op::ACK as u64 && !picked.request;
+        self.ask.next = steps.get_bit(1);
+        self.claim.next = Claim {
+            qpn: picked.qpn,
+            generation: picked.generation,
+            request: picked.request,
+            epoch: picked.epoch,
+            answers: is_ack || is_quick,
+        };
+        self.ring.next = !is_quick;
+        self.claim_row.next = picked_row.get_bits::<3>(0);
+        self.ext.d.next = headers::ext_len(picked.opcode);
+        if steps.get_bit(1) {
+            self.picked_buf.d.next = self.tail.q.val();
+            if !is_quick {
+                let rows = rows_of::<W>(picked.payload).cast::<20>();
+                self.tail.d.next = self.tail.q.val() + (rows << elab!(row_shift(W)));
+            }
+        }
+
+        // Its address and the GID's row, or those of a row access, word by word.
+        let req = self.table.req.val();
+        let access = self.access.q.val();
+        let of_gid = req.table == id::GID;
+        let of_address = req.table == id::QP_ADDRESS;
+        let word = self.word.q.val();
+        let mut address_word: Bits<4> = word;
+        let mut gid_word: Bits<4> = word;
+        for k in 1..8 {
+            if steps.get_bit(1 + k) && elab!(k < words(W, ADDRESS_BITS)) {
+                address_word = k.to_bits();
+            }
+            if steps.get_bit(elab!(words(W, ADDRESS_BITS) + 2 + k)) && elab!(k < words(W, GID_BITS)) {
+                gid_word = k.to_bits();
+            }
+        }
+        let reads = access && !req.write;
+        let reads_address = (steps & elab!(span(1, words(W, ADDRESS_BITS)))).any();
+        let reads_gid = (steps & elab!(span(words(W, ADDRESS_BITS) + 2, words(W, GID_BITS)))).any();
+        let whole = collect::<W>(self.address.q.val(), self.addresses.rdata.val());
+        let whole_gid = collect::<W>(self.gid.q.val(), self.gids.rdata.val());
+        let answers = self.reading[1].q.val();
+        let answers_gid = self.answer_gid.q.val();
+        if (steps & elab!(span(3, words(W, ADDRESS_BITS)))).any() || answers && !answers_gid {
+            self.address.d.next = whole;
+        }
+        if (steps & elab!(span(words(W, ADDRESS_BITS) + 4, words(W, GID_BITS)))).any() || answers && answers_gid {
+            self.gid.d.next = whole_gid;
+        }
+        let address_comes = steps.get_bit(elab!(words(W, ADDRESS_BITS) + 2));
+        let address_now = collected::<W, ADDRESS_BITS>(if address_comes { whole } else { self.address.q.val() });
+        let gid_index = address_now.get_bits::<8>(elab!(qp_address::GID.lsb));
+        let address_row = if access { req.index } else { picked.qpn.cast::<24>() };
+        let gid_row = if access { req.index } else { gid_index.cast::<24>() };
+        self.addresses.re.next = reads_address || reads;
+        self.addresses.raddr.next = (address_row << elab!(word_bits(W, ADDRESS_BITS))) | address_word.cast::<24>();
+        self.gids.re.next = reads_gid || reads;
+        self.gids.raddr.next = (gid_row << elab!(word_bits(W, GID_BITS))) | gid_word.cast::<24>();
+        self.tags.re.next = true;
+        self.tags.raddr.next = gid_index;
+        if address_comes {
+            self.tagged.d.next = self.tags.rdata.val();
+        }
+
+        // What the sizes need; then the next head may come.
+        if steps.get_bit(elab!(sizes_step(W) - 1)) {
+            self.sized.d.next = picked;
+            self.sized_row.d.next = picked_row;
+            self.sized_buf.d.next = self.picked_buf.q.val();
+            self.sized_ext.d.next = self.ext.q.val();
+            self.udp_len.d.next = headers::udp_len(picked, self.ext.q.val());
+        }
+
+        // Sizes.
+        let address = collected::<W, ADDRESS_BITS>(self.address.q.val());
+        let ip6 = address.get_bit(elab!(qp_address::IS_IP6.lsb));
+        let tagged = self.tagged.q.val();
+        let head = self.sized.q.val();
+        let row = self.sized_row.q.val();
+        let header: Bits<7> =
+            if head.raw { 0.into() } else { headers::header_len(self.sized_ext.q.val(), ip6, tagged) };
+        let padding = headers::pad(head.payload);
+        let body = head.payload + padding.cast::<14>();
+        let bare = if head.raw { head.payload } else { body + (header.cast::<14>() + len::ICRC as u64) };
+        let is_ack = head.opcode == op::ACK as u64 && !head.raw;
+        let is_nak = head.syndrome.get_bits::<3>(5).any();
+        self.sum.d.next = headers::checksum_start(address, self.udp_len.q.val());
+        self.length.d.next = header;
+        self.store.we.next = steps.get_bit(elab!(sizes_step(W)));
+        self.store.waddr.next = row;
+        self.store.wdata.next = Prepared {
+            header,
+            payload_end: header.cast::<14>() + head.payload,
+            pad: padding,
+            total: if bare < wire::MIN_FRAME as u64 { bits::<14>(wire::MIN_FRAME as u64) } else { bare },
+            start: self.sized_buf.q.val() - header.cast::<20>(),
+            verdict: self.verdict.val(),
+            claim: Claim {
+                qpn: head.qpn,
+                generation: head.generation,
+                request: head.request,
+                epoch: head.epoch,
+                answers: head.opcode == op::ACK as u64 && !head.request || row.get_bit(3),
+            },
+            psn: head.psn,
+            ip6,
+            tagged,
+            raw: head.raw,
+            expects: headers::expects_answer(head),
+            again: head.again,
+            ack: is_ack && !is_nak,
+            nak: is_ack && is_nak,
+        };
+        self.store.re.next = true;
+        self.store.raddr.next = self.row.val();
+        self.next.next = self.store.rdata.val();
+        self.prepared.next = steps.get_bit(elab!(sizes_step(W))) && !row.get_bit(3);
+        self.prepared_quick.next = steps.get_bit(elab!(sizes_step(W))) && row.get_bit(3);
+
+        // All headers, slice by slice.
+        let gid = collected::<W, GID_BITS>(whole_gid);
+        let builds = steps.get_bit(elab!(sizes_step(W) + 1));
+        let mut all: Bits<MAX_BITS> = 0.into();
+        if builds {
+            all = headers::header(head, address, gid, ip6, tagged, self.udp_len.q.val());
+            if !ip6 {
+                all = all | headers::checksum_in_place(headers::checksum_add(self.sum.q.val(), gid), tagged);
+            }
+        }
+        let left = self.rest_left.q.val();
+        let rest = self.rest.q.val();
+        let bytes = if builds { self.length.q.val() } else { left };
+        let slice_no: Bits<4> = if builds { 0.into() } else { self.rest_slice.q.val() };
+        self.slices.we.next = builds || left.any();
+        let slice_row = if builds { row } else { self.rest_row.q.val() };
+        self.slices.waddr.next = (slice_row.cast::<24>() << elab!(word_bits(W, MAX_BITS))) | slice_no.cast::<24>();
+        self.slices.wdata.next = if builds { all.get_bits::<W>(0) } else { rest.get_bits::<W>(0) };
+        if builds || left.any() {
+            self.rest.d.next = if builds { all >> W as u64 } else { rest >> W as u64 };
+            self.rest_left.d.next = if bytes > W as u64 / 8 { bytes - W as u64 / 8 } else { 0.into() };
+            self.rest_slice.d.next = slice_no + 1;
+        }
+        if builds {
+            self.rest_row.d.next = row;
+        }
+        self.slices.re.next = self.re.val();
+        self.slices.raddr.next =
+            (self.slice_row.val().cast::<24>() << elab!(word_bits(W, MAX_BITS))) | self.slice.val().cast::<24>();
+        self.slice_data.next = self.slices.rdata.val();
+
+        // A row access, when nothing is under way: a word a cycle.
+        let valid = self.table.valid.val();
+        let loads = req.write && req.table == id::QP_SEND && req.row.get_bit(elab!(qp_send::LOAD.lsb));
+        let last_word: Bits<4> = if of_gid { elab!(last_of(W, GID_BITS)) } else { elab!(last_of(W, ADDRESS_BITS)) };
+        let done = access && (if loads { self.loaded.val() } else { word == last_word });
+        if access {
+            self.answer_gid.d.next = of_gid;
+            self.word.d.next = if done { 0.into() } else { word + 1 };
+            self.access.d.next = !done;
+        } else {
+            self.access.d.next = valid && !may && !steps.any() && !self.reading[0].q.val() && !answers;
+        }
+        self.table.ready.next = done;
+        self.load.next = access && loads;
+        self.load_qpn.next = req.index.get_bits::<12>(0);
+        let mut piece: Bits<W> = req.row.get_bits::<W>(0);
+        for k in 1..512 / W {
+            if word == k as u64 {
+                piece = req.row.get_bits::<W>(k * W);
+            }
+        }
+        self.addresses.we.next = access && req.write && of_address;
+        self.addresses.waddr.next = (req.index << elab!(word_bits(W, ADDRESS_BITS))) | word.cast::<24>();
+        self.addresses.wdata.next = piece;
+        self.gids.we.next = access && req.write && of_gid;
+        self.gids.waddr.next = (req.index << elab!(word_bits(W, GID_BITS))) | word.cast::<24>();
+        self.gids.wdata.next = piece;
+        self.tags.we.next = access && req.write && of_gid;
+        self.tags.waddr.next = req.index.get_bits::<8>(0);
+        self.tags.wdata.next = req.row.get_bit(elab!(gid::TAGGED.lsb));
+        self.reading[0].d.next = reads;
+        self.reading[1].d.next = self.reading[0].q.val();
+        self.answer.d.next = answers && !self.reading[0].q.val();
+        self.table.rvalid.next = self.answer.q.val();
+        self.table.rdata.next = if answers_gid {
+            collected::<W, GID_BITS>(self.gid.q.val()).cast::<512>()
+        } else {
+            collected::<W, ADDRESS_BITS>(self.address.q.val()).cast::<512>()
+        };
+    }
+}
