@@ -100,7 +100,7 @@ impl CoreConfig {
             rx_buffer: 32 << 10,
             tx_buffer: 16 << 10,
             loopback: 16 << 10,
-            tx_slots: 32,
+            tx_slots: 16,
             reads: 32,
             send_blocks: 16,
             recv_blocks: 16,

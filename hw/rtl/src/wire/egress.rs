@@ -38,7 +38,7 @@ use abi::status::counter;
 use hdl::prelude::*;
 
 /// Beats between issue and MAC: more than the pipeline holds.
-const BEATS: usize = 32;
+const BEATS: usize = 16;
 /// Log2 of the cycles that a command waits for a MAC that stands still.
 pub const PATIENCE: usize = 18;
 /// Fault reports that may wait.

@@ -36,7 +36,7 @@ use abi::status::cause;
 use hdl::prelude::*;
 
 /// Stretches that may wait for `access`.
-const PENDING: usize = 32;
+const PENDING: usize = 16;
 /// Stretches in front of the reservation.
 const WAITING: usize = 8;
 
@@ -61,6 +61,9 @@ struct Pending {
     is_inline: Bit,
     memory: Bit,
     last: Bit,
+    /// Of inline bytes: the last beat of them, and its bytes.
+    last_piece: Bits<3>,
+    last_bytes: Bits<7>,
 }
 
 /// What came for a slot, since ever.
@@ -353,6 +356,7 @@ impl<const W: usize> Logic for Frames<W> {
         if free {
             self.left.d.next = self.left.q.val() + 1;
         }
+        let inline_end: Bits<7> = if waits.len.any() { waits.len.get_bits::<7>(0) - 1 } else { 0.into() };
         self.pending.s.valid.next = go;
         self.pending.s.data.next = Pending {
             slot: (if waits.first { reserved } else { self.current.q.val() }) & mask,
@@ -361,6 +365,8 @@ impl<const W: usize> Logic for Frames<W> {
             is_inline: waits.is_inline,
             memory: waits.memory,
             last: waits.last,
+            last_piece: (inline_end >> shift).get_bits::<3>(0),
+            last_bytes: if waits.len.any() { (inline_end & (W as u64 / 8 - 1)) + 1 } else { 0.into() },
         };
         self.queued.next = self.accepted.q.val();
         self.gone.next = self.left.q.val();
@@ -403,8 +409,7 @@ impl<const W: usize> Logic for Frames<W> {
             }
         }
         let before = piece.cast::<7>() << shift;
-        let rest = stretch.len.get_bits::<7>(0) - before;
-        let end_piece = elab!(W >= 512) || rest <= W as u64 / 8;
+        let end_piece = piece == stretch.last_piece;
         let write = there && stretch.is_inline && self.inline_data.valid.val() && !took && !comes;
         let take_inline = write && end_piece;
         if write {
@@ -412,13 +417,13 @@ impl<const W: usize> Logic for Frames<W> {
         }
         self.took.d.next = take_inline;
         self.inline_data.ready.next = took;
-        self.we.next = comes || write && rest.any();
+        self.we.next = comes || write && stretch.last_bytes.any();
         self.waddr.next = if comes { data.dest } else { stretch.dest + before.cast::<20>() };
         self.wdata.next = if comes { self.beat.val() } else { bytes };
         self.wbytes.next = if comes {
             data.bytes
         } else if end_piece {
-            rest
+            stretch.last_bytes
         } else {
             bits::<7>(W as u64 / 8)
         };
@@ -482,7 +487,8 @@ impl<const W: usize> Logic for Frames<W> {
         let comes_here = comes && data.tag & mask == slot;
         let closes_here = closing && closing_slot == slot;
         let look = !known && !tallied && !comes_here && !closes_here && !sweeping;
-        let was_closed = oldest != self.closed.q.val();
+        // They are no more than `slots` apart.
+        let was_closed = ((oldest ^ self.closed.q.val()) & ((mask << 1) | 1)).any();
         let come: Bits<14> = if comes_here { data.bytes.cast::<14>() } else { 0.into() };
         let asked: Bits<14> = if closes_here { closing_sum.bytes } else { 0.into() };
         let bad = self.bad.q.val() || comes_here && data.error;

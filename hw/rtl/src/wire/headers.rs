@@ -91,16 +91,17 @@ pub fn ext_len(opcode: Bits<8>) -> Bits<7> {
     if opcode == wire::CNP { bits::<7>(CNP_RESERVED as u64) } else { first + imm }
 }
 
-/// Bytes of all headers of a RoCE frame with [extended headers](ext_len) of `ext` bytes.
+/// Bytes of all headers of a RoCE frame over IPv4 without tag, with [extended headers](ext_len) of `ext` bytes.
 #[hdl_fn]
-pub fn header_len(ext: Bits<7>, ip6: Bit, tagged: Bit) -> Bits<7> {
-    let lower: Bits<7> = if ip6 {
-        bits::<7>((len::ETH + len::IPV6 + len::UDP + len::BTH) as u64)
-    } else {
-        bits::<7>((len::ETH + len::IPV4 + len::UDP + len::BTH) as u64)
-    };
-    let vlan: Bits<7> = if tagged { bits::<7>(len::VLAN as u64) } else { bits::<7>(0) };
-    lower + vlan + ext
+pub fn shortest(ext: Bits<7>) -> Bits<7> {
+    ext + (len::ETH + len::IPV4 + len::UDP + len::BTH) as u64
+}
+
+/// Bytes more of IPv6, and of a tag.
+#[hdl_fn]
+pub fn longer(ip6: Bit, tagged: Bit) -> Bits<7> {
+    let more: Bits<7> = if ip6 { bits::<7>((len::IPV6 - len::IPV4) as u64) } else { bits::<7>(0) };
+    if tagged { more + len::VLAN as u64 } else { more }
 }
 
 /// Bytes that pad a payload to a multiple of 4.

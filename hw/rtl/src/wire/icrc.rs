@@ -229,8 +229,8 @@ pub struct Generator<const W: usize> {
     crc: Crc<W>,
     state: [DFF<Bits<32>>; 2],
     ready: [Reg<Bit>; 2],
-    _undo: Hidden<Vec<Vec<Bits<32>>>>,
     _odd: Hidden<Vec<Vec<Bits<32>>>>,
+    _undo: Hidden<Vec<Vec<Bits<32>>>>,
 }
 
 impl<const W: usize> Default for Generator<W> {
@@ -255,8 +255,8 @@ impl<const W: usize> Default for Generator<W> {
             crc: Default::default(),
             state: Default::default(),
             ready: Default::default(),
-            _undo: Hidden((0..6).map(|k| state_rows(|s| backward(s, 1 << k))).collect()),
-            _odd: Hidden([2, 6].map(|n| state_rows(|s| backward(s, n))).to_vec()),
+            _odd: Hidden((0..4).map(|n| state_rows(|s| backward(s, 4 * n + 2))).collect()),
+            _undo: Hidden((0..4).map(|n| state_rows(|s| backward(s, 16 * n))).collect()),
         }
     }
 }
@@ -290,29 +290,34 @@ impl<const W: usize> Logic for Generator<W> {
             self.pad[i].d.next = self.pad[i - 1].q.val();
         }
 
-        // Undo the padding: 2 or 6 bytes and 8, then 16 and 32.
+        // Undo the padding: 2, 6, 10 or 14 bytes, then 0, 16, 32 or 48; one network for each, so that none stands behind another.
         self.ready[0].d.next = self.crc.done.val();
         self.ready[1].d.next = self.ready[0].q.val();
         let ended = self.crc.state.val();
-        let mut two: Bits<32> = 0.into();
-        let mut six: Bits<32> = 0.into();
-        for j in 0..32 {
-            two = two.replace_bit(j, (ended & elab!(self._odd.0[0][j])).xor());
-            six = six.replace_bit(j, (ended & elab!(self._odd.0[1][j])).xor());
-        }
         let pad = self.pad[CRC_LATENCY].q.val();
-        let mut state = if pad.get_bit(2) { six } else { two };
-        for k in 3..6 {
-            if k == 4 {
-                self.state[0].d.next = state;
-                state = self.state[0].q.val();
-            }
-            if (1 << k) < W / 8 {
+        let mut state: Bits<32> = 0.into();
+        for n in 0..4 {
+            if 4 * n + 2 < W / 8 {
                 let mut undone: Bits<32> = 0.into();
                 for j in 0..32 {
-                    undone = undone.replace_bit(j, (state & elab!(self._undo.0[k][j])).xor());
+                    undone = undone.replace_bit(j, (ended & elab!(self._odd.0[n][j])).xor());
                 }
-                if self.pad[CRC_LATENCY + k / 4].q.val().get_bit(k) {
+                if pad.get_bits::<2>(2) == n as u64 {
+                    state = undone;
+                }
+            }
+        }
+        self.state[0].d.next = state;
+        let ended = self.state[0].q.val();
+        let pad = self.pad[CRC_LATENCY + 1].q.val();
+        let mut state = ended;
+        for n in 1..4 {
+            if 16 * n < W / 8 {
+                let mut undone: Bits<32> = 0.into();
+                for j in 0..32 {
+                    undone = undone.replace_bit(j, (ended & elab!(self._undo.0[n][j])).xor());
+                }
+                if pad.get_bits::<2>(4) == n as u64 {
                     state = undone;
                 }
             }

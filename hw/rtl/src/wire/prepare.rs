@@ -117,8 +117,11 @@ pub struct Prepare<const W: usize> {
     // Sizes and header.
     sized: DFF<TxHead>,
     sized_row: DFF<Bits<4>>,
-    sized_buf: DFF<BufAddr>,
-    sized_ext: DFF<Bits<7>>,
+    /// With the shortest headers, which every frame of its opcode has at least.
+    sized_header: DFF<Bits<7>>,
+    sized_end: DFF<Bits<14>>,
+    sized_total: DFF<Bits<14>>,
+    sized_start: DFF<BufAddr>,
     udp_len: DFF<Bits<16>>,
     sum: DFF<Bits<20>>,
     length: DFF<Bits<7>>,
@@ -229,8 +232,10 @@ impl<const W: usize> Prepare<W> {
             tagged: Default::default(),
             sized: Default::default(),
             sized_row: Default::default(),
-            sized_buf: Default::default(),
-            sized_ext: Default::default(),
+            sized_header: Default::default(),
+            sized_end: Default::default(),
+            sized_total: Default::default(),
+            sized_start: Default::default(),
             udp_len: Default::default(),
             sum: Default::default(),
             length: Default::default(),
@@ -255,8 +260,9 @@ impl<const W: usize> Logic for Prepare<W> {
         regs!(
             self, clock, rst, may_pick, gap, steps, tail, ahead, used, room, rest_left, access, word, reading, answer
         );
-        dff_setup!(self, clock, picked, picked_row, picked_buf, ext, address, gid, tagged, sized, sized_row, sized_buf);
-        dff_setup!(self, clock, sized_ext, udp_len, sum, length, rest, rest_row, rest_slice, answer_gid);
+        dff_setup!(self, clock, picked, picked_row, picked_buf, ext, address, gid, tagged, sized, sized_row);
+        dff_setup!(self, clock, sized_header, sized_end, sized_total, sized_start, udp_len, sum, length);
+        dff_setup!(self, clock, rest, rest_row, rest_slice, answer_gid);
         clock!(self, clock, addresses, gids, tags, store, slices);
 
         // Pick a head.
@@ -370,8 +376,15 @@ impl<const W: usize> Logic for Prepare<W> {
         if steps.get_bit(elab!(sizes_step(W) - 1)) {
             self.sized.d.next = picked;
             self.sized_row.d.next = picked_row;
-            self.sized_buf.d.next = self.picked_buf.q.val();
-            self.sized_ext.d.next = self.ext.q.val();
+            let raw = picked.raw;
+            let shortest: Bits<7> = if raw { 0.into() } else { headers::shortest(self.ext.q.val()) };
+            let behind: Bits<14> =
+                if raw { 0.into() } else { headers::pad(picked.payload).cast::<14>() + len::ICRC as u64 };
+            let end = shortest.cast::<14>() + picked.payload;
+            self.sized_header.d.next = shortest;
+            self.sized_end.d.next = end;
+            self.sized_total.d.next = end + behind;
+            self.sized_start.d.next = self.picked_buf.q.val() - shortest.cast::<20>();
             self.udp_len.d.next = headers::udp_len(picked, self.ext.q.val());
         }
 
@@ -381,11 +394,9 @@ impl<const W: usize> Logic for Prepare<W> {
         let tagged = self.tagged.q.val();
         let head = self.sized.q.val();
         let row = self.sized_row.q.val();
-        let header: Bits<7> =
-            if head.raw { 0.into() } else { headers::header_len(self.sized_ext.q.val(), ip6, tagged) };
-        let padding = headers::pad(head.payload);
-        let body = head.payload + padding.cast::<14>();
-        let bare = if head.raw { head.payload } else { body + (header.cast::<14>() + len::ICRC as u64) };
+        let longer: Bits<7> = if head.raw { 0.into() } else { headers::longer(ip6, tagged) };
+        let header = self.sized_header.q.val() + longer;
+        let bare = self.sized_total.q.val() + longer.cast::<14>();
         let is_ack = head.opcode == op::ACK as u64 && !head.raw;
         let is_nak = head.syndrome.get_bits::<3>(5).any();
         self.sum.d.next = headers::checksum_start(address, self.udp_len.q.val());
@@ -394,10 +405,10 @@ impl<const W: usize> Logic for Prepare<W> {
         self.store.waddr.next = row;
         self.store.wdata.next = Prepared {
             header,
-            payload_end: header.cast::<14>() + head.payload,
-            pad: padding,
+            payload_end: self.sized_end.q.val() + longer.cast::<14>(),
+            pad: headers::pad(head.payload),
             total: if bare < wire::MIN_FRAME as u64 { bits::<14>(wire::MIN_FRAME as u64) } else { bare },
-            start: self.sized_buf.q.val() - header.cast::<20>(),
+            start: self.sized_start.q.val() - longer.cast::<20>(),
             verdict: self.verdict.val(),
             claim: Claim {
                 qpn: head.qpn,
