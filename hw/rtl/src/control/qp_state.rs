@@ -2,14 +2,14 @@
 //! act, and for the soft core, which moves QPs from state to state.
 //!
 //! ```text
-//! cycle          0        1      2        3        4
-//! error, table   offered                  taken
-//! state          Idle     Read   Wait     Decide   Idle (Tell while an event waits)
+//! cycle          0        1      2        3       4        5
+//! error, table   offered                          taken
+//! state          Idle     Read   Wait     Judge   Decide   Idle (Tell while an event waits)
 //! view_re[i]     A
 //! view[i]                        A's row, until the next read arrives
 //! ```
 //!
-//! 4 cycles a request, one more with an event. An error request moves a QP of its generation from INIT, RTR, RTS, SQD or
+//! 5 cycles a request, one more with an event. An error request moves a QP of its generation from INIT, RTR, RTS, SQD or
 //! SQE to ERR; any other is ignored, and counted when its generation is old. A row that is read in the cycle of its
 //! write is seen as written.
 //!
@@ -51,6 +51,7 @@ enum State {
     Idle,
     Read,
     Wait,
+    Judge,
     Decide,
     Tell,
 }
@@ -84,11 +85,19 @@ pub struct QpStates {
     told: DFF<Event>,
     own: Table<QpView>,
     copies: Arr<Table<QpView>, READERS>,
-    /// Per reader: the row in the table's output stage, and the one at its output, come from `bypass` instead.
+    /// The request has the QP's generation; the QP is in a state that an error ends; it is in ERR.
+    current: DFF<Bit>,
+    live: DFF<Bit>,
+    failed: DFF<Bit>,
+    /// The row that was written a cycle ago; per reader, what it read then, and whether its table's output is void: it read
+    /// that row, which is in `bypass`.
+    wrote: Reg<Bit>,
+    wrote_at: DFF<Bits<12>>,
+    written: DFF<QpView>,
+    reads: Arr<Reg<Bit>, READERS>,
+    read_at: Arr<DFF<Bits<12>>, READERS>,
     met: Arr<Reg<Bit>, READERS>,
-    met_out: Arr<Reg<Bit>, READERS>,
     bypass: Arr<DFF<QpView>, READERS>,
-    bypass_out: Arr<DFF<QpView>, READERS>,
     _qps: Hidden<u64>,
 }
 
@@ -108,8 +117,8 @@ impl QpStates {
 impl Logic for QpStates {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, is_table, clear, met, met_out);
-        dff_setup!(self, clock, told, bypass, bypass_out);
+        regs!(self, clock, rst, state, is_table, clear, wrote, reads, met);
+        dff_setup!(self, clock, told, current, live, failed, wrote_at, written, read_at, bypass);
         clock!(self, clock, own);
         clock_reset!(self, clock, rst, arbiter);
         for i in 0..REPORTERS {
@@ -150,14 +159,20 @@ impl Logic for QpStates {
             }
             // `own` is read in this cycle, when `is_table` has settled who is served.
             State::Read => self.state.d.next = State::Wait,
-            State::Wait => self.state.d.next = State::Decide,
+            State::Wait => self.state.d.next = State::Judge,
+            State::Judge => {
+                self.current.d.next = request.any_generation || view.generation == request.generation;
+                self.live.d.next = view.state >= INIT && view.state <= SQE;
+                self.failed.d.next = view.state == ERR;
+                self.state.d.next = State::Decide;
+            }
             State::Decide => {
                 self.state.d.next = State::Idle;
                 if is_table {
                     self.table.ready.next = true;
                     if req.write {
                         next.state = req.row.get_bits::<3>(elab!(row::STATE.lsb));
-                        we = view.state != ERR || next.state == RESET;
+                        we = !self.failed.q.val() || next.state == RESET;
                         if next.state == RESET {
                             next.generation = view.generation + 1;
                         }
@@ -166,9 +181,9 @@ impl Logic for QpStates {
                     }
                 } else {
                     self.arbiter.m.ready.next = true;
-                    if view.generation != request.generation && !request.any_generation {
+                    if !self.current.q.val() {
                         self.count.next = bits::<64>(1 << status::counter::STALE_GENERATION);
-                    } else if view.state >= INIT && view.state <= SQE {
+                    } else if self.live.q.val() {
                         we = true;
                         next.state = bits::<3>(ERR);
                         if request.event {
@@ -201,6 +216,11 @@ impl Logic for QpStates {
         self.changed.next = we && state != State::Clear;
         self.changed_qp.next = address;
         self.changed_view.next = next;
+        self.wrote.d.next = we;
+        if we {
+            self.wrote_at.d.next = address;
+            self.written.d.next = next;
+        }
         self.own.we.next = we;
         self.own.waddr.next = address.cast::<24>();
         self.own.wdata.next = next;
@@ -213,14 +233,15 @@ impl Logic for QpStates {
             self.copies[i].wdata.next = next;
             self.copies[i].re.next = self.view_re[i].val();
             self.copies[i].raddr.next = self.view_addr[i].val().cast::<24>();
+            self.reads[i].d.next = self.view_re[i].val();
             if self.view_re[i].val() {
-                self.met[i].d.next = we && address == self.view_addr[i].val();
-                self.bypass[i].d.next = next;
+                self.read_at[i].d.next = self.view_addr[i].val();
             }
-            self.met_out[i].d.next = self.met[i].q.val();
-            self.bypass_out[i].d.next = self.bypass[i].q.val();
-            self.view[i].next =
-                if self.met_out[i].q.val() { self.bypass_out[i].q.val() } else { self.copies[i].rdata.val() };
+            if self.reads[i].q.val() {
+                self.met[i].d.next = self.wrote.q.val() && self.wrote_at.q.val() == self.read_at[i].q.val();
+                self.bypass[i].d.next = self.written.q.val();
+            }
+            self.view[i].next = if self.met[i].q.val() { self.bypass[i].q.val() } else { self.copies[i].rdata.val() };
         }
     }
 }

@@ -61,6 +61,9 @@ pub struct Sentry {
     /// A row was found damaged, in this cycle.
     pub damage: Signal<Out, Bit>,
     pub count: Signal<Out, Bits<64>>,
+    /// What the guards saw a cycle ago.
+    came: Arr<Reg<Bit>, GUARDS>,
+    came_row: Arr<DFF<Bits<24>>, GUARDS>,
     known: Reg<Bits<GUARDS>>,
     last: Arr<DFF<Bits<24>>, GUARDS>,
     due: Reg<Bits<GUARDS>>,
@@ -73,8 +76,8 @@ pub struct Sentry {
 impl Logic for Sentry {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, known, due, event_due, error_due, found);
-        dff_setup!(self, clock, last, told);
+        regs!(self, clock, rst, came, known, due, event_due, error_due, found);
+        dff_setup!(self, clock, came_row, last, told);
         let mut due = self.due.q.val();
         let mut known = self.known.q.val();
         let mut found = false;
@@ -87,7 +90,11 @@ impl Logic for Sentry {
             self.error_due.d.next = false;
         }
         for i in 0..GUARDS {
-            let bad = self.bad[i].val();
+            self.came[i].d.next = self.bad[i].val().valid;
+            if self.bad[i].val().valid {
+                self.came_row[i].d.next = self.bad[i].val().row;
+            }
+            let row = self.came_row[i].q.val();
             if self.due.q.val().get_bit(i) && !taken {
                 taken = true;
                 due = due.replace_bit(i, false);
@@ -99,13 +106,13 @@ impl Logic for Sentry {
                     qp: elab!(table_of(i) == id::QP_SEND || table_of(i) == id::QP_RECV),
                 };
             }
-            if bad.valid {
+            if self.came[i].q.val() {
                 found = true;
-                let same = self.known.q.val().get_bit(i) && self.last[i].q.val() == bad.row;
+                let same = self.known.q.val().get_bit(i) && self.last[i].q.val() == row;
                 if !same && !self.due.q.val().get_bit(i) {
                     due = due.replace_bit(i, true);
                     known = known.replace_bit(i, true);
-                    self.last[i].d.next = bad.row;
+                    self.last[i].d.next = row;
                 }
             }
         }

@@ -1,4 +1,5 @@
 //! Doorbells, work queues, scheduler, completions, events.
+pub mod bells;
 pub mod completion;
 pub mod direct;
 pub mod doorbell;
