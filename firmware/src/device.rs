@@ -46,6 +46,11 @@ impl Device {
         Device { log: 0, beats: 0 }
     }
 
+    /// Bytes of RAM.
+    pub fn ram(&self) -> usize {
+        read(mmio::RAM) as usize
+    }
+
     /// Lets the watchdog see that the firmware lives.
     pub fn beat(&mut self) {
         self.beats = self.beats.wrapping_add(1);

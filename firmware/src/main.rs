@@ -11,15 +11,14 @@ mod start;
 
 #[cfg(target_arch = "riscv32")]
 /// Called by `start` once memory is ready.
-fn run(plane: &mut plane::Plane, mailbox: &mut plane::Mailbox) -> ! {
-    let mut device = device::Device::new();
-    plane.start(&mut device);
-    mailbox.start(&mut device);
+fn run(device: &mut device::Device, plane: &mut plane::Plane, mailbox: &mut plane::Mailbox) -> ! {
+    plane.start(device);
+    mailbox.start(device);
     device.announce(plane::VERSION);
     loop {
         device.beat();
-        mailbox.watch_link(plane, &mut device);
-        while mailbox.step(plane, &mut device) {
+        mailbox.watch_link(plane, device);
+        while mailbox.step(plane, device) {
             device.beat();
         }
     }

@@ -1,22 +1,29 @@
-//! What runs before and instead of Rust on the core: reset entry and panic.
+//! What runs before and instead of Rust on the core: reset entry, memory, and panic.
+//!
+//! ```text
+//! 0: image (code, constants, data) | .bss | the control plane's objects, as many as the device has | stack :end of RAM
+//! ```
 
-use core::{arch::global_asm, cell::UnsafeCell, panic::PanicInfo};
-use plane::{Mailbox, Plane};
+use abi::mmio;
+use core::{arch::global_asm, panic::PanicInfo, slice};
+use plane::{Counts, Key, Mailbox, Memory, Object, Plane, Qp};
 
-/// The control plane's memory. It starts as zeros, so that it takes no room in the image.
-struct Memory(UnsafeCell<(Plane, Mailbox)>);
+/// What the stack needs at least, in bytes; it takes some 1.5 KiB.
+const STACK: usize = 4 << 10;
 
-// SAFETY: one core, no interrupts.
-unsafe impl Sync for Memory {}
+unsafe extern "C" {
+    /// The end of what the image takes, from `link.x`.
+    static mut _ebss: u32;
+}
 
-static MEMORY: Memory = Memory(UnsafeCell::new((Plane::new(), Mailbox::new())));
-
-// The core starts at address 0, where `link.x` puts `.init`.
+// The core starts at address 0, where `link.x` puts `.init`. The stack begins at the end of the RAM, which is larger on one
+// card than on another.
 global_asm!(
     ".section .init, \"ax\"",
     ".global _start",
     "_start:",
-    "    la   sp, _stack_top",
+    "    li   t0, {ram}",
+    "    lw   sp, 0(t0)",
     "    la   t0, _sbss",
     "    la   t1, _ebss",
     "1:  bgeu t0, t1, 2f",
@@ -24,13 +31,45 @@ global_asm!(
     "    addi t0, t0, 4",
     "    j    1b",
     "2:  call start_rust",
+    ram = const mmio::BASE + mmio::RAM,
 );
+
+/// The RAM that nobody has taken yet.
+struct Rest {
+    at: usize,
+    end: usize,
+}
+
+impl Rest {
+    /// `count` places, all of them `none`. Stops where the RAM is too small for the device.
+    fn take<T: Copy>(&mut self, count: usize, none: T) -> &'static mut [T] {
+        let at = self.at.next_multiple_of(align_of::<T>());
+        self.at = at + count * size_of::<T>();
+        assert!(self.at <= self.end);
+        // SAFETY: aligned RAM behind the image and before the stack, given out once, and written before it is read.
+        unsafe {
+            let places = at as *mut T;
+            for i in 0..count {
+                places.add(i).write(none);
+            }
+            slice::from_raw_parts_mut(places, count)
+        }
+    }
+}
 
 #[unsafe(no_mangle)]
 extern "C" fn start_rust() -> ! {
-    // SAFETY: called once, by `_start`; nobody else uses `MEMORY`.
-    let (plane, mailbox) = unsafe { &mut *MEMORY.0.get() };
-    crate::run(plane, mailbox)
+    let mut device = crate::device::Device::new();
+    let counts = Counts::of(plane::Hardware::limits(&device));
+    let mut rest = Rest { at: &raw mut _ebss as usize, end: device.ram() - STACK };
+    let mut plane = Plane::new(Memory {
+        pds: rest.take(counts.pds, Object::NONE),
+        cqs: rest.take(counts.cqs, Object::NONE),
+        eqs: rest.take(counts.eqs, Object::NONE),
+        qps: rest.take(counts.qps, Qp::NONE),
+        keys: rest.take(counts.keys, Key::NONE),
+    });
+    crate::run(&mut device, &mut plane, &mut Mailbox::new())
 }
 
 /// Stops for good: the watchdog in hardware then raises its event, and the data path goes on.

@@ -1,8 +1,8 @@
 //! The control plane: objects, who owns them, who refers to whom, the states of queue pairs, and the rows that the
 //! engines work by. Executes the commands of `abi::cmd`.
 //!
-//! `no_std`, no heap: everything stands in one [`Plane`], whose initial value is all zero, and it reaches the device
-//! through [`Hardware`] only. [`Mailbox`] serves it the command ring. So the firmware is a thin shell around it, and the tests give it a device of their own.
+//! `no_std`, no heap: everything stands in one [`Plane`] and the [`Memory`] that it is given, as large as the device has objects;
+//! and it reaches the device through [`Hardware`] only. [`Mailbox`] serves it the command ring. So the firmware is a thin shell around it, and the tests give it a device of their own.
 //!
 //! A command is judged whole before anything changes. What it changes it changes in an order in which the engines never
 //! see a half-made object: attributes before states, rows invalid before memory is given back, and a drain between.
@@ -25,9 +25,10 @@ use abi::{
     table,
 };
 use numbers::Numbers;
+pub use objects::Object;
 use objects::{Gid, Objects};
-use pairs::Qp;
-use regions::Key;
+pub use pairs::Qp;
+pub use regions::Key;
 pub use ring::Mailbox;
 use words::{Block, get, put, put_wide};
 
@@ -129,15 +130,48 @@ fn check(good: bool, field: Field) -> Outcome {
     if good { Ok(()) } else { Err(Refused::bad(field)) }
 }
 
-/// All of the control plane's memory.
-pub struct Plane {
-    pds: Objects<PDS, { PDS / 32 }>,
-    cqs: Objects<CQS, { CQS / 32 }>,
-    eqs: Objects<EQS, { EQS / 32 }>,
+/// Objects of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Protection domains.
+    pub pds: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Event queues.
+    pub eqs: usize,
+    /// Queue pairs.
+    pub qps: usize,
+    /// Memory keys.
+    pub keys: usize,
+}
+
+impl Counts {
+    /// Of a device with these [`Hardware::limits`]: as many as the gates have, and at most as many as this code covers.
+    pub fn of(limits: [u32; 2]) -> Self {
+        let at_most = |byte, most: usize| limit(limits[0], byte, most as u32).0 as usize;
+        Counts { pds: PDS, cqs: at_most(1, CQS), eqs: at_most(3, EQS), qps: at_most(0, QPS), keys: at_most(2, KEYS) }
+    }
+}
+
+/// A place for each object, all of them `NONE` at first: as many as [`Counts`] says.
+#[allow(missing_docs)]
+pub struct Memory<'a> {
+    pub pds: &'a mut [Object],
+    pub cqs: &'a mut [Object],
+    pub eqs: &'a mut [Object],
+    pub qps: &'a mut [Qp],
+    pub keys: &'a mut [Key],
+}
+
+/// The control plane.
+pub struct Plane<'a> {
+    pds: Objects<'a, { PDS / 32 }>,
+    cqs: Objects<'a, { CQS / 32 }>,
+    eqs: Objects<'a, { EQS / 32 }>,
     gids: [Gid; GIDS],
-    qps: [Qp; QPS],
+    qps: &'a mut [Qp],
     qp_numbers: Numbers<{ QPS / 32 }>,
-    keys: [Key; KEYS],
+    keys: &'a mut [Key],
     key_numbers: Numbers<{ KEYS / 32 }>,
     mtt: Numbers<{ MTT_UNITS / 32 }>,
     limits: Limits,
@@ -167,18 +201,18 @@ fn limit(word: u32, byte: u32, most: u32) -> (u32, u32) {
     (1 << own, own << (8 * byte))
 }
 
-impl Plane {
-    /// As memory is after start-up: all zero.
-    pub const fn new() -> Self {
+impl<'a> Plane<'a> {
+    /// Without any object.
+    pub fn new(memory: Memory<'a>) -> Self {
         const { assert!(MTT_UNITS as u32 * MTT_UNIT == 1 << 18) };
         Plane {
-            pds: Objects::new(),
-            cqs: Objects::new(),
-            eqs: Objects::new(),
+            pds: Objects::new(memory.pds),
+            cqs: Objects::new(memory.cqs),
+            eqs: Objects::new(memory.eqs),
             gids: [Gid::NONE; GIDS],
-            qps: [Qp::NONE; QPS],
+            qps: memory.qps,
             qp_numbers: Numbers::new(),
-            keys: [Key::NONE; KEYS],
+            keys: memory.keys,
             key_numbers: Numbers::new(),
             mtt: Numbers::new(),
             limits: Limits { qps: 0, cqs: 0, keys: 0, eqs: 0, mtt_units: 0, owners: 0, reads: 0, words: [0; 2] },
@@ -188,10 +222,10 @@ impl Plane {
     /// Takes over a device fresh from reset.
     pub fn start(&mut self, hw: &mut impl Hardware) {
         let [a, b] = hw.limits();
-        let (qps, qps_log2) = limit(a, 0, QPS as u32);
-        let (cqs, cqs_log2) = limit(a, 1, CQS as u32);
-        let (keys, keys_log2) = limit(a, 2, KEYS as u32);
-        let (eqs, eqs_log2) = limit(a, 3, EQS as u32);
+        let (qps, qps_log2) = limit(a, 0, self.qps.len() as u32);
+        let (cqs, cqs_log2) = limit(a, 1, self.cqs.items.len() as u32);
+        let (keys, keys_log2) = limit(a, 2, self.keys.len() as u32);
+        let (eqs, eqs_log2) = limit(a, 3, self.eqs.items.len() as u32);
         let (mtt, mtt_log2) = limit(b, 0, MTT_UNITS as u32 * MTT_UNIT);
         let (owners, owners_log2) = limit(b, 1, OWNERS);
         let (reads, reads_log2) = limit(b, 3, 16);
@@ -255,11 +289,5 @@ impl Plane {
             _ => return Err(Refused::at(result::BAD_OPCODE, head::OPCODE)),
         }
         Ok(())
-    }
-}
-
-impl Default for Plane {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -12,18 +12,23 @@ use abi::{
 
 /// Who holds an object, and how many others refer to it.
 #[derive(Clone, Copy)]
-pub(crate) struct Object {
+pub struct Object {
     /// Owner plus 1; 0: there is no such object.
-    pub holder: u8,
+    pub(crate) holder: u8,
     /// Event queue of a completion queue.
-    pub eqn: u8,
-    pub refs: u16,
+    pub(crate) eqn: u8,
+    pub(crate) refs: u16,
+}
+
+impl Object {
+    /// None.
+    pub const NONE: Self = Object { holder: 0, eqn: 0, refs: 0 };
 }
 
 /// A table of objects.
-pub(crate) struct Objects<const N: usize, const WORDS: usize> {
+pub(crate) struct Objects<'a, const WORDS: usize> {
     pub numbers: Numbers<WORDS>,
-    pub items: [Object; N],
+    pub items: &'a mut [Object],
 }
 
 const EQ_WORDS: usize = up_to(table::eq::MODERATION_CYCLES);
@@ -53,9 +58,9 @@ pub(crate) fn held(holder: u8, owner: u8, field: Field) -> Outcome {
     Err(Refused::at(if holder == 0 { result::NO_OBJECT } else { result::NOT_OWNER }, field))
 }
 
-impl<const N: usize, const WORDS: usize> Objects<N, WORDS> {
-    pub const fn new() -> Self {
-        Objects { numbers: Numbers::new(), items: [Object { holder: 0, eqn: 0, refs: 0 }; N] }
+impl<'a, const WORDS: usize> Objects<'a, WORDS> {
+    pub fn new(items: &'a mut [Object]) -> Self {
+        Objects { numbers: Numbers::new(), items }
     }
 
     /// Index of the object `number` of `owner`.
@@ -103,9 +108,9 @@ pub(crate) fn is_host(is_ip6: bool, ip: &[u32]) -> bool {
     if is_ip6 { ip[0] | ip[1] | ip[2] | ip[3] != 0 && first != 0xff } else { ip[0] != 0 && first < 224 }
 }
 
-impl Plane {
+impl Plane<'_> {
     pub(crate) fn create_pd(&mut self, owner: u8) -> Outcome<u32> {
-        let number = self.pds.vacant(crate::PDS as u32)?;
+        let number = self.pds.vacant(self.pds.items.len() as u32)?;
         self.pds.add(number, owner, 0);
         Ok(number)
     }

@@ -6,7 +6,7 @@ use crate::{
 };
 use abi::cmd::{answer, kind, list_owned, result};
 
-impl Plane {
+impl Plane<'_> {
     /// Objects of a kind, and the holder of each.
     fn holder(&self, which: u8, i: usize) -> Option<u8> {
         match which {

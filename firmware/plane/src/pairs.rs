@@ -44,9 +44,9 @@ type Attributes = [u32; 16 - FIRST];
 
 /// A queue pair.
 #[derive(Clone, Copy)]
-pub(crate) struct Qp {
+pub struct Qp {
     /// Owner plus 1; 0: there is no such QP.
-    pub holder: u8,
+    pub(crate) holder: u8,
     kind: u8,
     pd: u8,
     /// Log2 of the send and receive rings.
@@ -61,6 +61,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
+    /// None.
     pub const NONE: Self = Qp {
         holder: 0,
         kind: 0,
@@ -111,7 +112,7 @@ enum Loads {
     Queue,
 }
 
-impl Plane {
+impl Plane<'_> {
     pub(crate) fn create_qp(&mut self, c: &Block, owner: u8) -> Outcome<u32> {
         let kind = get(c, create_qp::TYPE) as u8;
         if !matches!(kind, qp_type::RC | qp_type::RAW) {

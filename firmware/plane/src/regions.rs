@@ -14,22 +14,23 @@ const WORDS: usize = up_to(table::key::IOVA);
 
 /// A memory key.
 #[derive(Clone, Copy)]
-pub(crate) struct Key {
+pub struct Key {
     /// Owner plus 1; 0: there is no such key.
-    pub holder: u8,
-    pub pd: u8,
+    pub(crate) holder: u8,
+    pub(crate) pd: u8,
     /// Key byte of the latest region with this number: an old key does not open a new region.
-    pub byte: u8,
+    pub(crate) byte: u8,
     /// Units of the translation table.
-    pub units: u16,
-    pub first_unit: u16,
+    pub(crate) units: u16,
+    pub(crate) first_unit: u16,
 }
 
 impl Key {
+    /// None.
     pub const NONE: Self = Key { holder: 0, pd: 0, byte: 0, units: 0, first_unit: 0 };
 }
 
-impl Plane {
+impl Plane<'_> {
     /// Number and key.
     pub(crate) fn create_mr(&mut self, hw: &mut impl Hardware, c: &Block, owner: u8) -> Outcome<(u32, u32)> {
         let flags = get(c, create_mr::ACCESS);

@@ -32,7 +32,7 @@ impl Mailbox {
     }
 
     /// Executes the next command, if there is one: fetch, execute, answer, count.
-    pub fn step(&mut self, plane: &mut Plane, hw: &mut impl Hardware) -> bool {
+    pub fn step(&mut self, plane: &mut Plane<'_>, hw: &mut impl Hardware) -> bool {
         if hw.producer() == self.answered {
             return false;
         }
@@ -61,7 +61,7 @@ impl Mailbox {
     }
 
     /// Tells the driver when the link came or went.
-    pub fn watch_link(&mut self, plane: &Plane, hw: &mut impl Hardware) {
+    pub fn watch_link(&mut self, plane: &Plane<'_>, hw: &mut impl Hardware) {
         let link = hw.port() & 1 == 1;
         if link != self.link {
             self.link = link;

@@ -1,6 +1,6 @@
 //! What the soft core sees beside its RAM: the control registers, for the firmware.
 //!
-//! RAM of [`RAM_BYTES`] lies at address 0, the registers at [`BASE`]. Accesses are 4 bytes; of an 8-byte register the
+//! RAM of at most [`RAM_BYTES`], which [`RAM`] tells, lies at address 0, the registers at [`BASE`]. Accesses are 4 bytes; of an 8-byte register the
 //! lower half comes first. An engine (table bus, DMA, MTT loader, drain, event) is started by a write of its `GO`
 //! register and runs while that register reads 1 in bit 0; what it was given stays stable meanwhile, so the firmware
 //! waits before it touches the engine's registers again. Engines run beside each other.
@@ -9,7 +9,7 @@
 
 use crate::bar::registers;
 
-/// RAM of the soft core in bytes.
+/// RAM of the soft core in bytes, at most.
 pub const RAM_BYTES: usize = 64 << 10;
 /// Address of the registers.
 pub const BASE: usize = 0x1000_0000;
@@ -49,6 +49,8 @@ registers! {
     RESET_CAUSE = 0x034, 4, Ro;
     /// As `bar::RESET`: 1 while the host asks for a reset.
     RESET = 0x038, 4, Ro;
+    /// RAM of the core in bytes.
+    RAM = 0x03c, 4, Ro;
     /// First word of the row window: the row to be written, or the first words of the one that was read. Its 16 words end at
     /// 0x80.
     ROW = 0x040, 4, Rw;

@@ -66,6 +66,8 @@ pub struct CoreConfig {
     pub pages: usize,
     /// Clock in MHz, which timers count by.
     pub mhz: usize,
+    /// RAM of the soft core in bytes, a power of two.
+    pub ram: usize,
 }
 
 impl Default for CoreConfig {
@@ -85,6 +87,7 @@ impl Default for CoreConfig {
             fetches: 64,
             pages: 4096,
             mhz: 250,
+            ram: 64 << 10,
         }
     }
 }
@@ -107,6 +110,7 @@ impl CoreConfig {
             fetches: 16,
             pages: 32,
             mhz: 125,
+            ram: 32 << 10,
         }
     }
 
@@ -132,6 +136,12 @@ impl CoreConfig {
             let good = (least..=most).contains(&n);
             if good { Ok(()) } else { Err(format!("{what}: {n}, not from {least} to {most}")) }
         };
+        power("RAM of the soft core in bytes (ram)", self.ram, 32 << 10, abi::mmio::RAM_BYTES)?;
+        // What the firmware keeps of each object, beside its image and stack.
+        let objects = 80 * qps.min(256) + 8 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
+        if self.ram < (25 << 10) + objects {
+            return Err(format!("RAM of the soft core (ram): {}, too small for so many objects", self.ram));
+        }
         range("DMA reads in flight (reads)", self.reads, 1, 128)?;
         range("clock in MHz (mhz)", self.mhz, 10, 1000)
     }
@@ -237,6 +247,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             mhz: c.mhz as u32,
             limits: log2(N) | log2(c.cqs) << 8 | log2(c.keys) << 16 | log2(c.eqs) << 24,
             limits2: log2(c.frames) | log2(c.pages) << 8 | 7 << 16 | 4 << 24,
+            ram: c.ram as u32,
         };
         Core {
             clock: Default::default(),
@@ -719,6 +730,8 @@ mod tests {
             (CoreConfig { reads: 129, ..all }, 512, 256, "reads"),
             (CoreConfig { pages: 5000, ..all }, 512, 256, "pages"),
             (CoreConfig { mhz: 0, ..all }, 512, 256, "mhz"),
+            (CoreConfig { ram: 16 << 10, ..all }, 512, 256, "ram"),
+            (CoreConfig { ram: 32 << 10, ..all }, 512, 256, "ram"),
         ] {
             let error = config.check(width, qps).unwrap_err();
             assert!(error.contains(name), "{error}");

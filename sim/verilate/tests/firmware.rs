@@ -35,7 +35,13 @@ struct Machine {
 }
 
 impl Machine {
+    /// On a card of the default sizes.
     fn start() -> Self {
+        Self::on(8 | 8 << 8 | 10 << 16 | 5 << 24, 18 | 4 << 8 | 7 << 16 | 4 << 24, mmio::RAM_BYTES)
+    }
+
+    /// On a card with these limits and so much RAM.
+    fn on(limits: u32, limits2: u32, bytes: usize) -> Self {
         let text = "module top(input clock, input resetn, input mem_ready, input [31:0] mem_rdata, output trap,
                 output mem_valid, output mem_instr, output [31:0] mem_addr, output [31:0] mem_wdata,
                 output [3:0] mem_wstrb);
@@ -64,7 +70,7 @@ impl Machine {
         let file = fs::read(firmware_image().unwrap()).unwrap();
         let mut ram = abi::image::open(&file).unwrap().1.to_vec();
         println!("image: {} bytes", ram.len());
-        ram.resize(mmio::RAM_BYTES, 0xff); // what the image does not fill is not zero after power-up
+        ram.resize(bytes, 0xff); // what the image does not fill is not zero after power-up
         (0..4).for_each(|_| model.tick());
         model.set("resetn", 1);
         let ports =
@@ -74,8 +80,9 @@ impl Machine {
             (mmio::CMD_BASE + 4, (RING >> 32) as u32),
             (mmio::CMD_LOG2, LOG2),
             (mmio::PORT, 1 | 4200 << 16),
-            (mmio::LIMITS, 8 | 8 << 8 | 10 << 16 | 5 << 24),
-            (mmio::LIMITS2, 18 | 4 << 8 | 7 << 16 | 4 << 24),
+            (mmio::LIMITS, limits),
+            (mmio::RAM, bytes as u32),
+            (mmio::LIMITS2, limits2),
         ]);
         Machine {
             model,
@@ -178,6 +185,12 @@ impl Machine {
         assert!(!self.model.bit("trap"), "trap in cycle {}", self.cycle);
     }
 
+    /// Bytes of the stack that were in use at some time: what the RAM's end holds of what was not there at first.
+    fn stack(&self) -> usize {
+        let unused = self.ram.chunks(256).rposition(|c| c.iter().all(|b| *b == 0xff)).expect("the RAM is full");
+        self.ram.len() - 256 * (unused + 1)
+    }
+
     /// Has commands executed as one batch; their answers.
     fn execute(&mut self, commands: &[[u8; 64]]) -> Vec<[u8; 64]> {
         assert!(commands.len() <= 1 << LOG2);
@@ -275,6 +288,8 @@ fn the_image_brings_queue_pairs_up() {
         assert_eq!(qp_recv::PSN.get(&machine.rows[&(id::QP_RECV, n as u32)]), 0xfe_dcba);
     }
     let took = machine.cycle - start;
+    println!("{} bytes of stack", machine.stack());
+    assert!(machine.stack() <= 3 << 10, "the stack is deeper than src/start.rs leaves room for");
     let per_instruction = took as f64 / (machine.fetches - fetches) as f64;
     for n in numbers {
         timed(&mut machine, 4, &[command(op::DESTROY_QP, &[(head::NUMBER, n)])]);
@@ -289,4 +304,29 @@ fn the_image_brings_queue_pairs_up() {
     );
     // 256 QPs from nothing to RTS in 20 ms at 250 MHz.
     assert!(took / (qps as u64 * 4) < 4_800, "{} cycles a command", took / (qps as u64 * 4));
+}
+
+/// The smallest card: the firmware's memory holds as many objects as the card has.
+#[test]
+fn the_image_fits_a_small_card() {
+    let mut machine = Machine::on(5 | 6 << 8 | 8 << 16 | 3 << 24, 14 | 5 << 8 | 7 << 16 | 4 << 24, 32 << 10);
+    while machine.register(mmio::READY) != 1 {
+        machine.step();
+        assert!(machine.cycle < 500_000, "not ready");
+    }
+    let create = |op, n| vec![command(op, &[(create_cq::BASE, 0x2000), (create_cq::LOG2_ENTRIES, 10)]); n];
+    let results = |machine: &mut Machine, commands: Vec<[u8; 64]>| -> Vec<u64> {
+        let batches: Vec<_> = commands.chunks(1 << LOG2).collect();
+        batches.into_iter().flat_map(|b| machine.execute(b)).map(|a| answer::RESULT.get(&a)).collect()
+    };
+    let full = u64::from(abi::cmd::result::NO_ROOM);
+    assert_eq!(results(&mut machine, create(op::CREATE_PD, 1)), [0]);
+    let eqs = vec![command(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]); 9];
+    assert_eq!(results(&mut machine, eqs), [vec![0; 8], vec![full]].concat());
+    assert_eq!(results(&mut machine, create(op::CREATE_CQ, 65)), [vec![0; 64], vec![full]].concat());
+    // QP 0 is asked for by its type, QP 1 not at all.
+    let rings = [(create_qp::SQ_BASE, 0x10_0040), (create_qp::RQ_BASE, 0x20_0080)];
+    let qps = vec![command(op::CREATE_QP, &rings); 31];
+    assert_eq!(results(&mut machine, qps), [vec![0; 30], vec![full]].concat());
+    println!("{} bytes of stack", machine.stack());
 }

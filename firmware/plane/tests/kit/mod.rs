@@ -6,7 +6,7 @@ use abi::{
     cmd::{answer, attr, create_cq, create_eq, create_mr, create_qp, head, modify_qp as m, op, result, set_gid},
     table::{id, qp_send, qp_state, qp_state_row},
 };
-use plane::{Hardware, Load, Mailbox, Plane, Ring, words::Block};
+use plane::{Counts, Hardware, Key, Load, Mailbox, Memory, Object, Plane, Qp, Ring, words::Block};
 use std::collections::BTreeMap;
 
 pub type Bytes = [u8; 64];
@@ -165,7 +165,7 @@ impl Answer {
 
 /// A control plane with its device.
 pub struct Bench {
-    pub plane: Box<Plane>,
+    pub plane: Plane<'static>,
     pub mailbox: Mailbox,
     pub fake: Fake,
 }
@@ -176,7 +176,14 @@ impl Bench {
     }
 
     pub fn on(mut fake: Fake) -> Self {
-        let mut plane = Box::new(Plane::new());
+        let n = Counts::of(fake.limits);
+        let mut plane = Plane::new(Memory {
+            pds: vec![Object::NONE; n.pds].leak(),
+            cqs: vec![Object::NONE; n.cqs].leak(),
+            eqs: vec![Object::NONE; n.eqs].leak(),
+            qps: vec![Qp::NONE; n.qps].leak(),
+            keys: vec![Key::NONE; n.keys].leak(),
+        });
         let mut mailbox = Mailbox::new();
         plane.start(&mut fake);
         mailbox.start(&mut fake);

@@ -338,10 +338,10 @@ mod tests {
             for cycle in 0..cycles {
                 // All that can be, from the first cycle on, and sparse phases.
                 let dense = cycle / 500 % 2 == round;
-                for g in 0..GROUPS {
+                for (g, counted) in COUNTED.iter().enumerate() {
                     let x = if dense { u64::MAX } else { rng.next_u64() & rng.next_u64() & rng.next_u64() };
-                    m.set(&*format!("count[{g}]"), x & COUNTED[g]);
-                    (0..64).for_each(|k| want[k] += (x & COUNTED[g]) >> k & 1);
+                    m.set(&*format!("count[{g}]"), x & counted);
+                    (0..64).for_each(|k| want[k] += (x & counted) >> k & 1);
                 }
                 for (name, k) in [("rx_bytes", counter::RX_BYTES), ("tx_bytes", counter::TX_BYTES)] {
                     let n = if dense { 16383 } else { rng.random_range(0..16384) };

@@ -10,7 +10,7 @@
 //!
 //! Every access takes two cycles. It cannot deadlock: it waits for nobody; engines that run show `busy`.
 
-use super::registers::{FirmwareRegisters, HostRegisters};
+use super::registers::{FirmwareRegisters, HostRegisters, Identity};
 use super::table_bus::READ;
 use crate::msg::{Event, TableReq};
 use crate::stream::Source;
@@ -43,6 +43,7 @@ mod word {
     pub const CLOCK: u64 = at(mmio::CLOCK);
     pub const RESET_CAUSE: u64 = at(mmio::RESET_CAUSE);
     pub const RESET: u64 = at(mmio::RESET);
+    pub const RAM: u64 = at(mmio::RAM);
     pub const ROW: u64 = at(mmio::ROW);
     pub const ROW_1: u64 = ROW + 1;
     pub const ROW_2: u64 = ROW + 2;
@@ -159,13 +160,13 @@ pub struct Mmio {
     bus_error: Reg<Bit>,
     damaged: Reg<Bit>,
     mac_q: Reg<Bits<48>>,
-    _limits: Hidden<[u32; 2]>,
+    _identity: Hidden<Identity>,
 }
 
 impl Mmio {
-    /// Registers of a device with `bar::LIMITS` and `bar::LIMITS2`.
-    pub fn new(limits: u32, limits2: u32) -> Self {
-        Self { log: Ram::default().registered(), _limits: Hidden([limits, limits2]), ..Self::default() }
+    /// Registers of a device that is what `identity` says.
+    pub fn new(identity: Identity) -> Self {
+        Self { log: Ram::default().registered(), _identity: Hidden(identity), ..Self::default() }
     }
 }
 
@@ -352,8 +353,8 @@ impl Logic for Mmio {
         // Reads.
         if act {
             let host = self.host.val();
-            let limits = elab!(bits::<32>(self._limits.0[0] as u64));
-            let limits2 = elab!(bits::<32>(self._limits.0[1] as u64));
+            let limits = elab!(bits::<32>(self._identity.0.limits as u64));
+            let limits2 = elab!(bits::<32>(self._identity.0.limits2 as u64));
             let list_busy = self.list_busy.val() || self.list_start.q.val();
             let v: Bits<32> = match word {
                 word::CMD_BASE => host.cmd_base.get_bits::<32>(0),
@@ -366,6 +367,7 @@ impl Logic for Mmio {
                 word::CLOCK => self.now.val(),
                 word::RESET_CAUSE => self.reset_cause.val().cast::<32>(),
                 word::RESET => cat!(32; bits::<31>(0), self.reset_busy.val()),
+                word::RAM => elab!(bits::<32>(self._identity.0.ram as u64)),
                 word::ROW => self.row[0].q.val(),
                 word::ROW_1 => self.row[1].q.val(),
                 word::ROW_2 => self.row[2].q.val(),

@@ -110,7 +110,8 @@ impl<const W: usize> ControlPlane<W> {
     pub fn new(identity: Identity) -> Self {
         Self {
             registers: Registers::new(identity),
-            mmio: Mmio::new(identity.limits, identity.limits2),
+            mmio: Mmio::new(identity),
+            core: SoftCore::new(identity.ram as usize),
             reset: Reset::new(identity.mhz),
             ..Self::default()
         }
@@ -313,6 +314,7 @@ mod tests {
                 mhz: 250,
                 limits: 10 | 10 << 8 | 10 << 16 | 5 << 24,
                 limits2: 18 | 4 << 8 | 7 << 16 | 4 << 24,
+                ram: 64 << 10,
             };
             let sources = vec![picorv32_source().unwrap()];
             let mut m =

@@ -26,6 +26,8 @@ pub struct Identity {
     pub limits: u32,
     /// `bar::LIMITS2`.
     pub limits2: u32,
+    /// Bytes of the soft core's RAM.
+    pub ram: u32,
 }
 
 /// Registers that the host writes.
@@ -379,7 +381,7 @@ mod tests {
     use verilate::{Model, Options, bits as raw};
 
     fn identity() -> Identity {
-        Identity { width: 512, mhz: 250, limits: 0x0612_0c0c, limits2: 0x0407_0812 }
+        Identity { width: 512, mhz: 250, limits: 0x0612_0c0c, limits2: 0x0407_0812, ram: 65536 }
     }
 
     fn access(m: &mut Model, offset: usize, wide: bool, write: Option<u64>) -> u64 {

@@ -48,8 +48,9 @@ pub struct Bells {
     pub re: Signal<In, Bit>,
     pub addr: Signal<In, Bits<12>>,
     pub bell: Signal<Out, Bell>,
-    /// Row `addr` starts anew, if it may in this cycle: `free`.
+    /// Row `anew_at` starts anew, if it may in this cycle: `free`.
     pub anew: Signal<In, Bit>,
+    pub anew_at: Signal<In, Bits<12>>,
     pub free: Signal<Out, Bit>,
     /// A CQ is to be looked at: `job`, until `pop`.
     pub waits: Signal<Out, Bit>,
@@ -125,7 +126,7 @@ impl Logic for Bells {
         bell.consumer = rung.index;
         self.free.next = !rang;
         let we = rang || self.anew.val();
-        let number = if rang { rung.number } else { self.addr.val() };
+        let number = if rang { rung.number } else { self.anew_at.val() };
         if !rang {
             bell = Bell { consumer: 0.into(), sequence: 0.into(), arm: false, arm_solicited: false };
         }
@@ -171,6 +172,6 @@ impl Logic for Bells {
             look = elab!(bits::<13>(self._cqs.0));
         }
         self.look.d.next = look;
-        self.looks.d.next = look != 0;
+        self.looks.d.next = self.look.q.val() != 0;
     }
 }

@@ -390,6 +390,7 @@ impl Logic for CompletionQueue {
         self.live.raddr.next = address.cast::<24>();
         self.bells.re.next = read;
         self.bells.addr.next = address;
+        self.bells.anew_at.next = cqn;
     }
 }
 

@@ -172,20 +172,24 @@ pub struct EventQueue {
     /// Slots still to be looked through.
     look: Reg<Bits<15>>,
 
-    /// The decision, as it grows. Count: entries beyond the consumer index, place of the next, whether its timer runs and is over.
+    /// The decision, as it grows. Count: entries beyond the consumer index, and all that fit; place of the next; whether its timer
+    /// runs and is over; whether an interrupt does not wait for more.
     held: DFF<Bits<24>>,
+    size: DFF<Bits<24>>,
     place: DFF<Bits<24>>,
     timed: DFF<Bit>,
     over: DFF<Bit>,
+    at_once: DFF<Bit>,
     was_blocked: DFF<Bit>,
     /// Judge: no room; an entry more; how many are held with it; the row is damaged.
     full: DFF<Bit>,
     adds: DFF<Bit>,
     held_then: DFF<Bits<24>>,
     damaged: DFF<Bit>,
-    /// Weigh: entries are held; as many as an interrupt wants.
+    /// Weigh: entries are held; as many as an interrupt wants; the row and the number are good.
     some: DFF<Bit>,
     enough: DFF<Bit>,
+    sound: DFF<Bit>,
 
     write_due: Reg<Bit>,
     is_message: Reg<Bit>,
@@ -218,8 +222,10 @@ impl Logic for EventQueue {
     fn update(&mut self) {
         regs!(self, clock, rst, state, job, eqn, beyond, arming, met, clear, rang, arms, moved, timing, blocked);
         regs!(self, clock, rst, due, timer, times, looks, others_next, kept_count, look, write_due, is_message);
-        dff_setup!(self, clock, taken, slot, met_index, rung, due_eqn, times_eqn, held, place, timed, over);
-        dff_setup!(self, clock, was_blocked, full, adds, held_then, damaged, some, enough, address, phase);
+        dff_setup!(
+            self, clock, taken, slot, met_index, rung, due_eqn, times_eqn, held, size, place, timed, over, at_once
+        );
+        dff_setup!(self, clock, was_blocked, full, adds, held_then, damaged, some, enough, sound, address, phase);
         clock!(self, clock, rows, live, consumer, kept);
         clock_reset!(self, clock, rst, arbiter, messages);
         for i in 0..REPORTERS {
@@ -304,14 +310,17 @@ impl Logic for EventQueue {
         let mut kept_next = Kept { valid: true, eqn, kind: e.kind.get_bits::<4>(0), value: e.value.get_bits::<8>(0) };
 
         // The decision, a step a cycle. Count and Judge:
-        let size = entries(row.log2);
+        let all = entries(row.log2);
+        let size = self.size.q.val();
         let is_event = job == Job::New || job == Job::Again;
         let index = if self.met.q.val() { self.met_index.q.val() } else { self.consumer.rdata.val() };
         self.held.d.next = live.producer - index;
-        self.place.d.next = live.producer & (size - 1);
+        self.size.d.next = all;
+        self.place.d.next = live.producer & (all - 1);
         self.phase.d.next = !live.producer.get_bit(row.log2.index());
         self.timed.d.next = timing.get_bit(eqn.index());
         self.over.d.next = !(now - live.deadline).get_bit(31);
+        self.at_once.d.next = row.moderation_cycles == 0;
         self.was_blocked.d.next = blocked.get_bit(eqn.index());
         let no_room = self.held.q.val() == size;
         let more = is_event && row.valid && !no_room;
@@ -324,15 +333,16 @@ impl Logic for EventQueue {
         }
         // Weigh:
         let held_then = self.held_then.q.val();
-        let timely = row.moderation_cycles == 0 || (self.timed.q.val() && self.over.q.val());
+        let timely = self.at_once.q.val() || (self.timed.q.val() && self.over.q.val());
         self.some.d.next = held_then != 0;
         self.enough.d.next = held_then >= row.moderation_count.cast::<24>() || held_then == size || timely;
+        self.sound.d.next = !(is_event && self.beyond.q.val()) && !self.damaged.q.val();
         // Act:
         let (full, adds) = (self.full.q.val(), self.adds.q.val());
         let armed = row.valid && (live.armed || self.arming.q.val());
         let fire = armed && self.some.q.val() && self.enough.q.val();
         let start = armed && self.some.q.val() && !self.enough.q.val() && !self.timed.q.val();
-        let acts = state == State::Act && !(is_event && self.beyond.q.val()) && !self.damaged.q.val();
+        let acts = state == State::Act && self.sound.q.val();
         self.messages.fire.next = acts && fire;
         self.messages.vector.next = row.vector;
 
