@@ -76,11 +76,11 @@ impl Target {
     fn map(self, top: &str) -> String {
         let command = match self {
             Target::Xcup => "synth_xilinx -family xcup -flatten -noiopad -noclkbuf",
-            // abc9 makes a block as fast as it can, and then small. A block of few levels need not be faster than 3.4 ns, which is
-            // five LUT4 levels: its paths have neighbours.
-            Target::Ecp5 => "scratchpad -set abc9.D 3400\nsynth_ecp5 -abc9",
+            // abc9 makes a block as fast as it can, and then small. A block of less than three LUT4 levels need not be faster.
+            Target::Ecp5 => "scratchpad -set abc9.D 2000\nsynth_ecp5 -abc9",
         };
-        format!("read_verilog -sv -DSYNTHESIS block.v\nhierarchy -check -top {top}\n{command} -top {top}\n")
+        let define = if self == Target::Ecp5 { " -DNO_ULTRARAM" } else { "" };
+        format!("read_verilog -sv -DSYNTHESIS{define} block.v\nhierarchy -check -top {top}\n{command} -top {top}\n")
     }
     fn name(self) -> &'static str {
         match self {

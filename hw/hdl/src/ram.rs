@@ -26,6 +26,8 @@ struct Options {
     answer: Answer,
     /// Bits of a lane; 0: the write enables share the word evenly.
     lane: usize,
+    /// Simulate what synthesis sees.
+    hardware: bool,
 }
 
 impl Options {
@@ -65,6 +67,42 @@ fn clash(bits: usize, target: &str, any: &str, waddr: &str, raddr: &str) -> Stri
         "`ifndef SYNTHESIS\n  if (re && ({any}) && {waddr} == {raddr}) begin\n    {target} <= noises[{}:0];\n    \
          noise <= noise * 32'd1664525 + 32'd1013904223;\n  end\n`endif\n",
         bits - 1
+    )
+}
+
+/// Rows of a block RAM of 16 or 36 Kbit that still has a byte in each, and of an UltraRAM.
+const BLOCK_ROWS: usize = 2048;
+const ULTRA_ROWS: usize = 4096;
+
+/// A registered RAM of more rows than one RAM of the FPGA has: banks, each with its own output register, for a multiplexer
+/// between RAM and register would be on the longest path of any design. A bank that was not read holds 0, so that an OR is
+/// enough behind them. Synthesis defines `NO_ULTRARAM` for FPGAs without UltraRAM.
+fn banked(style: &str, rows: usize, top: usize, bits: usize, lane: Option<usize>) -> String {
+    let ultra = style == "ultra";
+    let style = if style.is_empty() { String::new() } else { format!(", ram_style = \"{style}\"") };
+    let size = |rows: usize| format!("localparam LOW = {};\n", rows.ilog2());
+    let (small, big) = (size(BLOCK_ROWS), size(ULTRA_ROWS));
+    let size = if ultra { format!("`ifdef NO_ULTRARAM\n{small}`else\n{big}`endif\n") } else { small };
+    let write: String = match lane {
+        None => "    if (we && chosen) mem[waddr[LOW-1:0]] <= wdata;\n".into(),
+        Some(lane) => (0..bits / lane)
+            .map(|k| {
+                let r = format!("[{}:{}]", (k + 1) * lane - 1, k * lane);
+                format!("    if (we[{k}] && chosen) mem[waddr[LOW-1:0]]{r} <= wdata{r};\n")
+            })
+            .collect(),
+    };
+    let range = range(bits);
+    // One bank of all rows, where the banks are larger than the RAM.
+    format!(
+        "{size}localparam BANKS = ({rows} + (1 << LOW) - 1) >> LOW;\nreg fresh;\nreg [{top}:0] row;\n\
+         wire [BANKS*{bits}-1:0] outs;\nalways @(posedge clock) begin\n  fresh <= re;\n  \
+         if (re) row <= raddr[{top}:0];\nend\ngenerate\nfor (genvar b = 0; b < BANKS; b = b + 1) begin : banks\n  \
+         (* no_rw_check{style} *)\n  reg {range}mem [0:(1<<LOW)-1];\n  reg {range}stage;\n  reg {range}out;\n  \
+         wire chosen = (waddr[{top}:0] >> LOW) == b;\n  always @(posedge clock) begin\n{write}    \
+         if (re) stage <= mem[raddr[LOW-1:0]];\n    \
+         if (fresh) out <= (row >> LOW) == b ? stage : {bits}'d0;\n  end\n  assign outs[b*{bits}+:{bits}] = out;\nend\nendgenerate\n\
+         always @(*) begin\n  rdata = {bits}'d0;\n  for (integer i = 0; i < BANKS; i = i + 1) rdata = rdata | outs[i*{bits}+:{bits}];\nend\n"
     )
 }
 
@@ -109,7 +147,11 @@ fn verilog(block: &'static str, o: &Options, bits: usize, address_bits: usize, l
         ),
     };
     let noise = if o.answer == Answer::AtOnce { String::new() } else { noise(bits) };
-    let text = format!("{style} reg {range}mem [0:{}];\n{noise}{write}{read}", rows.max(2) - 1);
+    let mut text = format!("{style} reg {range}mem [0:{}];\n{noise}{write}{read}", rows.max(2) - 1);
+    if o.answer == Answer::Registered && o.style != "distributed" && rows > BLOCK_ROWS {
+        let banks = banked(o.style, rows, top, bits, lane);
+        text = if o.hardware { banks } else { format!("`ifdef SYNTHESIS\n{banks}`else\n{text}`endif\n") };
+    }
     ir::hand_over(ir::Body::Text { block: Some(block), text, reg: true, source: String::new() })
 }
 
@@ -130,6 +172,12 @@ macro_rules! options {
         pub fn rows(mut self, rows: usize) -> Self {
             assert!(rows > 0, "a RAM without rows");
             self._options.0.rows = rows;
+            self
+        }
+        /// For tests: a simulation sees the text that synthesis sees.
+        #[doc(hidden)]
+        pub fn as_hardware(mut self) -> Self {
+            self._options.0.hardware = true;
             self
         }
         /// Asks synthesis for a kind of memory: `"block"`, `"ultra"`, `"distributed"`, or `""` for its own choice. Panics on

@@ -18,6 +18,7 @@ use crate::memory::{
     dma_write::DmaWriter,
     landing::Landing,
     mmu::Mmu,
+    writes::{WriteOrder, writer},
 };
 use crate::msg::*;
 use crate::queue::{
@@ -147,14 +148,6 @@ impl CoreConfig {
     }
 }
 
-/// Sources of writes to host memory, in the arbiter in front of the ordered channel.
-mod writer {
-    pub const LANDING: usize = 0;
-    pub const COMPLETION: usize = 1;
-    pub const EVENT: usize = 2;
-    pub const CONTROL: usize = 3;
-}
-
 /// The core of W bits and N QPs. See the module.
 #[derive(LogicBlock)]
 pub struct Core<const W: usize, const N: usize> {
@@ -223,7 +216,7 @@ pub struct Core<const W: usize, const N: usize> {
     mmu: Mmu,
     dma_read: DmaReader<W>,
     dma_write: DmaWriter<W>,
-    writes: Arbiter<DmaWrite, 4>,
+    writes: WriteOrder,
     control: ControlPlane<W>,
     counts: Arr<Group, 5>,
     sentry: Sentry,
@@ -381,7 +374,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.completer.soon_valid.next = self.ingress.soon_valid.val();
         self.completion.soon.next = self.landing.landed.data.val().completion.cqn;
         self.completion.soon_valid.next = self.landing.landed.valid.val();
-        self.commit.issued.next = self.dma_write.issued.val();
+        self.commit.issued.next = self.writes.issued.val();
         self.commit.performed.next = self.dma_write.performed.val();
         Source::<Completion>::join(&mut self.commit.completion, &mut self.completion.completion);
         Source::<ReplyGo>::join(&mut self.commit.go, &mut self.respond.go);
@@ -508,7 +501,6 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<DmaWrite>::join(&mut self.completion.write, &mut self.writes.s[elab!(writer::COMPLETION)]);
         Source::<DmaWrite>::join(&mut self.event.write, &mut self.writes.s[elab!(writer::EVENT)]);
         Source::<DmaWrite>::join(&mut self.control.write, &mut self.writes.s[elab!(writer::CONTROL)]);
-        self.writes.more.next = 0.into();
         Source::<DmaWrite>::join(&mut self.writes.m, &mut self.dma_write.req);
         Source::<DmaRead>::join(&mut self.transmit.dma, &mut self.dma_read.req[elab!(client::FRAMES)]);
         Source::<DmaRead>::join(&mut self.send_queue.dma, &mut self.dma_read.req[elab!(client::SEND_QUEUE)]);
@@ -648,7 +640,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.control.emptied[elab!(position::SEND_FETCHES)].next = self.send_queue.emptied.val();
         self.control.filled[elab!(position::RECV_FETCHES)].next = self.recv_queue.filled.val();
         self.control.emptied[elab!(position::RECV_FETCHES)].next = self.recv_queue.emptied.val();
-        self.control.filled[elab!(position::WRITES)].next = self.dma_write.issued.val();
+        self.control.filled[elab!(position::WRITES)].next = self.writes.issued.val();
         self.control.emptied[elab!(position::WRITES)].next = self.dma_write.performed.val();
 
         comment!("counters and traces: no two blocks of one group have a counter in common");

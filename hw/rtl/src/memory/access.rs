@@ -1,36 +1,34 @@
 //! One access port: a request in, its chunks out, in order.
 //!
-//! For landing and for the transmit frames, one each, inside [`super::mmu`]. The port asks the key table, cuts the region it
-//! gets at page ends and has every piece translated. Key table and translation have fixed latencies and cannot wait, so
-//! the port asks only for what it has room for: up to 8 regions and 16 chunks.
+//! For landing and for the transmit frames, one each, inside [`super::mmu`]. Key check and translation are shared by the ports and
+//! wait for nobody, so a port lets a request into them only when it has room for all the chunks that may become of it: 16 in
+//! all, two of them for a request of less than 4 KiB, five for a longer one.
 //!
 //! ```text
-//! req -> (Keys: 5 cycles) -> regions -> cut -> (Translate: 3 cycles) -> chunks
+//! req -> (register, while the other port asks) -> ask ........ done -> room of 16 -> chunk
 //! ```
-//! Both FIFOs pass a message on at once while they are empty. A contiguous region with nothing before it is a chunk as it is:
-//! it goes past cut and translation, 4 cycles after the request. Cannot deadlock: regions wait for chunks, chunks for the client, requests for the room of both; the other port has
-//! its own room.
+//! `req.ready` is a register; a request that comes while nothing waits asks in the same cycle, and a chunk that comes while
+//! nothing waits is offered in the same cycle. Cannot deadlock: it waits for its client only, and the other port has its own room.
 
-use super::{keys::Region, translate::Step};
 use crate::{
     msg::{AccessReq, Chunk},
-    stream::{Fifo, Sink, Source},
+    stream::{Passage, Sink, Source},
 };
 use hdl::prelude::*;
 
-/// Requests between intake and the last piece.
-const REGIONS: usize = 8;
-/// Chunks being translated or waiting for the client.
+/// Chunks under way or waiting for the client.
 const CHUNKS: usize = 16;
+/// What a request may become: 4 KiB touch two pages at most, 16,383 bytes five.
+const SHORT: u64 = 2;
+const LONG: u64 = 5;
 
-/// How far the present region has been cut.
+/// A chunk, with what its port wants to know.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Cut {
-    frame: Bits<24>,
-    iova: Bits<64>,
-    left: Bits<14>,
-    offset: Bits<14>,
-    room: Bits<15>,
+pub struct Piece {
+    /// For the client.
+    pub chunk: Chunk,
+    /// The request is longer than 4,095 bytes.
+    pub long: Bit,
 }
 
 /// An access port.
@@ -42,28 +40,31 @@ pub struct Access {
     pub req: Sink<AccessReq>,
     /// Their chunks.
     pub chunk: Source<Chunk>,
-    /// To the key table.
-    pub ask: Source<AccessReq>,
-    /// From the key table.
-    pub region: Signal<In, Region>,
-    /// It is for this port.
-    pub region_valid: Signal<In, Bit>,
-    /// The region that comes in the next cycle, which is contiguous; it is for this port; taken now, it will not come.
-    pub early: Signal<In, Region>,
-    pub early_valid: Signal<In, Bit>,
-    pub early_taken: Signal<Out, Bit>,
-    /// To the translation; `port` is left to the MMU.
-    pub step: Source<Step>,
-    /// From the translation.
-    pub done: Signal<In, Chunk>,
+    /// A request would like to be checked, and the row of the key table that it needs.
+    pub wants: Signal<Out, Bit>,
+    pub index: Signal<Out, Bits<24>>,
+    /// It is checked from now on.
+    pub asks: Signal<In, Bit>,
+    /// The request that has asked in the last cycle.
+    pub asked: Signal<Out, AccessReq>,
+    /// A request has been checked.
+    pub passes: Signal<In, Bit>,
+    /// Nothing is under way before the request that is being checked.
+    pub leads: Signal<Out, Bit>,
+    /// A chunk.
+    pub done: Signal<In, Piece>,
     /// It is for this port.
     pub done_valid: Signal<In, Bit>,
-    regions: Fifo<Region>,
-    chunks: Fifo<Chunk>,
-    asked: Reg<Bits<4>>,
-    booked: Reg<Bits<5>>,
-    begun: Reg<Bit>,
-    cut: DFF<Cut>,
+    /// The last request that came, and whether it still has to ask.
+    held: DFF<AccessReq>,
+    have: Reg<Bit>,
+    /// Chunks that nobody has reserved, and whether any request may ask.
+    free: Reg<Bits<5>>,
+    room: Reg<Bit>,
+    /// Requests between check and client, and whether there are none.
+    ahead: Reg<Bits<4>>,
+    first: Reg<Bit>,
+    chunks: Passage<Piece>,
 }
 
 impl Default for Access {
@@ -73,100 +74,75 @@ impl Default for Access {
             rst: Default::default(),
             req: Default::default(),
             chunk: Default::default(),
-            ask: Default::default(),
-            region: Default::default(),
-            region_valid: Default::default(),
-            early: Default::default(),
-            early_valid: Default::default(),
-            early_taken: Default::default(),
-            step: Default::default(),
+            wants: Default::default(),
+            index: Default::default(),
+            asks: Default::default(),
+            asked: Default::default(),
+            passes: Default::default(),
+            leads: Default::default(),
             done: Default::default(),
             done_valid: Default::default(),
-            regions: Fifo::new(REGIONS),
-            chunks: Fifo::new(CHUNKS),
-            asked: Default::default(),
-            booked: Default::default(),
-            begun: Default::default(),
-            cut: Default::default(),
+            held: Default::default(),
+            have: Default::default(),
+            free: Reg::with_reset(bits::<5>(CHUNKS as u64)),
+            room: Reg::with_reset(true),
+            ahead: Default::default(),
+            first: Reg::with_reset(true),
+            chunks: Passage::new(CHUNKS),
         }
     }
+}
+
+/// What a request of this kind reserves.
+#[hdl_fn]
+fn weight(long: Bit) -> Bits<5> {
+    if long { bits::<5>(LONG) } else { bits::<5>(SHORT) }
 }
 
 impl Logic for Access {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, asked, booked, begun);
-        dff_setup!(self, clock, cut);
-        clock_reset!(self, clock, rst, regions, chunks);
+        regs!(self, clock, rst, have, free, room, ahead, first);
+        dff_setup!(self, clock, held);
+        clock_reset!(self, clock, rst, chunks);
 
-        // A request asks the table once there is room for its region.
-        let may_ask = self.asked.q.val() != bits::<4>(REGIONS as u64);
-        self.ask.data.next = self.req.data.val();
-        self.ask.valid.next = self.req.valid.val() && may_ask;
-        self.req.ready.next = self.ask.ready.val() && may_ask;
-        let asks = self.req.valid.val() && self.ask.ready.val() && may_ask;
-
-        // Cut the oldest region, if none waits the one that comes now: a piece ends with the region or its page.
-        let waits = self.regions.m.valid.val();
-        let region = if waits { self.regions.m.data.val() } else { self.region.val() };
-        let begin =
-            Cut { frame: region.frame, iova: region.iova, left: region.len, offset: 0.into(), room: region.room };
-        let cut = if self.begun.q.val() { self.cut.q.val() } else { begin };
-        let fault = region.cause != 0;
-        let last = fault || cut.left.cast::<15>() <= cut.room;
-        let len = if last { cut.left } else { cut.room.get_bits::<14>(0) };
-        let early = self.early.val();
-        let past = self.early_valid.val() && !waits && !self.region_valid.val() && !self.booked.q.val().any();
-        self.early_taken.next = past;
-        let may_step = self.booked.q.val() != bits::<5>(CHUNKS as u64);
-        let valid = (waits || self.region_valid.val()) && may_step;
-        let steps = valid && self.step.ready.val();
-        self.step.valid.next = valid;
-        self.step.data.next = Step {
-            port: false,
-            direct: region.contiguous || fault,
-            frame: cut.frame,
-            shift: region.shift,
-            chunk: Chunk { iova: cut.iova, len: len, offset: cut.offset, last: last, cause: region.cause },
-        };
-        self.regions.m.ready.next = steps && last;
-        self.regions.s.data.next = self.region.val();
-        self.regions.s.valid.next = self.region_valid.val() && (waits || !(steps && last));
-        if steps {
-            self.begun.d.next = !last;
-            self.cut.d.next = Cut {
-                frame: cut.frame + 1,
-                iova: 0.into(), // a page begins: the bits below its size are 0
-                left: cut.left - len,
-                offset: cut.offset + len,
-                room: if region.shift == 12 { bits::<15>(1 << 12) } else { bits::<15>(1 << 14) },
-            };
+        let have = self.have.q.val();
+        let (new, held) = (self.req.data.val(), self.held.q.val());
+        let offered = have || self.req.valid.val();
+        let asks = self.asks.val();
+        self.wants.next = offered && self.room.q.val();
+        self.index.next = if have { held.key.get_bits::<24>(8) } else { new.key.get_bits::<24>(8) };
+        self.req.ready.next = !have;
+        self.have.d.next = offered && !asks;
+        if self.req.valid.val() && !have {
+            self.held.d.next = new;
         }
+        self.asked.next = held;
 
-        // To the client, past the FIFO if that is empty.
-        let queued = self.chunks.m.valid.val();
-        let offers = queued || self.done_valid.val() || past;
-        let mut chunk = self.done.val();
-        if past {
-            chunk = Chunk { iova: early.iova, len: early.len, offset: 0.into(), last: true, cause: early.cause };
-        }
-        self.chunk.data.next = if queued { self.chunks.m.data.val() } else { chunk };
-        self.chunk.valid.next = offers;
-        self.chunks.s.data.next = chunk;
-        self.chunks.s.valid.next = (self.done_valid.val() || past) && (queued || !self.chunk.ready.val());
+        self.chunks.s.data.next = self.done.val();
+        self.chunks.s.valid.next = self.done_valid.val();
+        let piece = self.chunks.m.data.val();
+        self.chunk.data.next = piece.chunk;
+        self.chunk.valid.next = self.chunks.m.valid.val();
         self.chunks.m.ready.next = self.chunk.ready.val();
-        let gone = offers && self.chunk.ready.val();
-        let leaves = steps && last || past;
-        if asks && !leaves {
-            self.asked.d.next = self.asked.q.val() + 1;
-        } else if leaves && !asks {
-            self.asked.d.next = self.asked.q.val() - 1;
+
+        // A request gives back what it has reserved when its last chunk has gone.
+        let gone = self.chunks.m.valid.val() && self.chunk.ready.val() && piece.chunk.last;
+        let long = if have { held.len.get_bits::<2>(12).any() } else { new.len.get_bits::<2>(12).any() };
+        let less = if asks { weight(long) } else { 0.into() };
+        let more = if gone { weight(piece.long) } else { 0.into() };
+        let free = self.free.q.val() - less + more;
+        self.free.d.next = free;
+        self.room.d.next = free >= LONG;
+
+        let ahead = self.ahead.q.val();
+        if self.passes.val() && !gone {
+            self.ahead.d.next = ahead + 1;
+            self.first.d.next = false;
+        } else if gone && !self.passes.val() {
+            self.ahead.d.next = ahead - 1;
+            self.first.d.next = ahead == 1;
         }
-        let books = steps || past;
-        if books && !gone {
-            self.booked.d.next = self.booked.q.val() + 1;
-        } else if gone && !books {
-            self.booked.d.next = self.booked.q.val() - 1;
-        }
+        self.leads.next = self.first.q.val();
     }
 }

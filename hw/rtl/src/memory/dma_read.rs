@@ -7,12 +7,13 @@
 //! lane 0; later beats begin at lane 0 anyway.
 //!
 //! ```text
-//! request        taken | AR valid (one piece a cycle, the next request behind the last one)
-//! R beat    taken | row, progress | place, bytes, shift 0..7 | shift 8 x 0..7 = data, beat, data_valid
+//! request   taken | cut | AR valid (one piece a cycle, the next request behind the last one)
+//! R beat    taken, row, progress | place, bytes, shift 0..7 | shift 8 x 0..7 = data, beat, data_valid
 //! ```
+//! Requests of different clients are served as they come; a client gives one every second cycle.
 //!
 //! *Drain.* Reads come back in any order, so a count of them does not tell which are back. From a `mark` on new requests are of
-//! another colour, once those that waited at the ports have been taken; `passed` when none of the old colour is left.
+//! another colour, once those that waited in front of the ports have been taken; `passed` when none of the old colour is left.
 //!
 //! Cannot deadlock: `r_ready` is always 1, the clients take every beat (they reserved the room), and a request waits
 //! only for a free ID, which a beat from the bus returns.
@@ -20,7 +21,7 @@
 use super::axi::AxiReadMaster;
 use crate::{
     msg::{BufAddr, DmaData, DmaRead},
-    stream::{Fifo, Sink},
+    stream::{Fifo, FirstCome, Sink, Slice},
 };
 use abi::status::counter::DMA_ERROR;
 use hdl::prelude::*;
@@ -46,15 +47,42 @@ struct Piece {
     client: Bits<2>,
     color: Bit,
     tag: Bits<16>,
+    /// Where lane 0 of the first beat belongs.
     dest: BufAddr,
-    /// Bytes before the piece in its first beat.
+    /// Bytes before the piece in its first beat, and these with its own.
     offset: Bits<6>,
-    bytes: Bits<10>,
+    end: Bits<10>,
+}
+
+/// What a request says that does not change while it is cut.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Asked {
+    tag: Bits<16>,
+    color: Bit,
+}
+
+/// Bytes of a request that were not asked for.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Rest {
+    iova: Bits<64>,
+    len: Bits<14>,
+    dest: BufAddr,
+    /// They are one piece.
+    whole: Bit,
+}
+
+/// An AR message.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Address {
+    iova: Bits<64>,
+    len: Bits<8>,
+    id: Bits<8>,
 }
 
 /// How far a piece in flight has come.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Progress {
+    begun: Bit,
     beats: Bits<6>,
     error: Bit,
 }
@@ -94,27 +122,27 @@ pub struct DmaReader<const W: usize> {
     /// `DMA_ERROR`, once for a piece.
     pub count: Signal<Out, Bits<64>>,
 
-    turn: Reg<Bits<2>>,
-    busy: Reg<Bit>,
-    now: DFF<DmaRead>,
-    client: DFF<Bits<2>>,
-    ar_valid: Reg<Bit>,
-    ar_addr: DFF<Bits<64>>,
-    ar_len: DFF<Bits<8>>,
-    ar_id: DFF<Bits<8>>,
+    turns: FirstCome<4>,
+    asked: Arr<DFF<Asked>, 4>,
+    /// Requests as they came, and the rest of the one that is being cut.
+    held: Arr<DFF<Rest>, 4>,
+    begun: Reg<Bit>,
+    rest: DFF<Rest>,
+    addresses: Slice<Address>,
 
     free: Fifo<Bits<8>>,
-    /// IDs put into the list since reset.
+    /// IDs put into the list since reset, and whether some are missing.
     filled: Reg<Bits<8>>,
-    flying: Reg<Bits<8>>,
+    filling: Reg<Bit>,
     /// In flight, by colour.
     colors: Arr<Reg<Bits<8>>, 2>,
     color: Reg<Bit>,
-    /// Colour of the present request.
-    asked: DFF<Bit>,
+    /// Requests that are held and of the old colour.
+    late: Reg<Bits<4>>,
     marking: Reg<Bit>,
     /// Clients whose request waited at the mark.
     waiting: Reg<Bits<4>>,
+    /// By ID, both read in the cycle of the beat.
     pieces: Ram<Piece, 7>,
     progress: Ram<Progress, 7>,
 
@@ -123,10 +151,11 @@ pub struct DmaReader<const W: usize> {
     id: DFF<Bits<8>>,
     bad: DFF<Bit>,
     tail: DFF<Bit>,
-    /// The progress row written last cycle: the RAM does not show it yet.
-    fresh: Reg<Bit>,
-    fresh_id: DFF<Bits<8>>,
-    fresh_row: DFF<Progress>,
+    piece: DFF<Piece>,
+    read: DFF<Progress>,
+    /// The beat before is of the same piece: its progress was not in the RAM yet.
+    same: DFF<Bit>,
+    after: DFF<Progress>,
     place: DFF<Place>,
     out_valid: Arr<Reg<Bit>, 4>,
     out: DFF<DmaData>,
@@ -152,32 +181,31 @@ impl<const W: usize> DmaReader<W> {
             mark: Default::default(),
             passed: Default::default(),
             count: Default::default(),
-            turn: Default::default(),
-            busy: Default::default(),
-            now: Default::default(),
-            client: Default::default(),
-            ar_valid: Default::default(),
-            ar_addr: Default::default(),
-            ar_len: Default::default(),
-            ar_id: Default::default(),
+            turns: Default::default(),
+            asked: Default::default(),
+            held: Default::default(),
+            begun: Default::default(),
+            rest: Default::default(),
+            addresses: Default::default(),
             free: Fifo::new(ids),
             filled: Default::default(),
-            flying: Default::default(),
+            filling: Reg::with_reset(true),
             colors: Default::default(),
             color: Default::default(),
-            asked: Default::default(),
+            late: Default::default(),
             marking: Default::default(),
             waiting: Default::default(),
-            pieces: Default::default(),
-            progress: Default::default(),
+            pieces: Ram::default().rows(ids.next_power_of_two().max(2)).style("distributed").at_once(),
+            progress: Ram::default().rows(ids.next_power_of_two().max(2)).style("distributed").at_once(),
             valid: Default::default(),
             raw: Default::default(),
             id: Default::default(),
             bad: Default::default(),
             tail: Default::default(),
-            fresh: Default::default(),
-            fresh_id: Default::default(),
-            fresh_row: Default::default(),
+            piece: Default::default(),
+            read: Default::default(),
+            same: Default::default(),
+            after: Default::default(),
             place: Default::default(),
             out_valid: Default::default(),
             out: Default::default(),
@@ -191,126 +219,144 @@ impl<const W: usize> DmaReader<W> {
 impl<const W: usize> Logic for DmaReader<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, turn, busy, ar_valid, filled, flying, valid, fresh, out_valid, failed);
-        regs!(self, clock, rst, colors, color, marking, waiting);
-        dff_setup!(self, clock, now, client, ar_addr, ar_len, ar_id, raw, id, bad, tail, fresh_id, fresh_row, place);
-        dff_setup!(self, clock, out, out_beat, asked);
-        clock_reset!(self, clock, rst, free);
+        regs!(self, clock, rst, begun, filled, filling, valid, out_valid, failed);
+        regs!(self, clock, rst, colors, color, late, marking, waiting);
+        dff_setup!(self, clock, asked, held, rest, raw, id, bad, tail, piece, read, same, after, place, out, out_beat);
+        clock_reset!(self, clock, rst, turns, addresses, free);
         clock!(self, clock, pieces, progress);
-        let filling = self.filled.q.val() != bits::<8>(self._ids.0 as u64);
+        let filling = self.filling.q.val();
+        let (ready, turn) = (self.turns.ready.val(), self.turns.turn.val());
 
-        // Cut the present request; its first piece that fits goes to the AR register with a free ID.
-        let now = self.now.q.val();
-        let room: Bits<14> = bits::<14>(PIECE as u64) - now.iova.get_bits::<9>(0).cast::<14>();
-        let whole = now.len <= room;
-        let take = if whole { now.len } else { room };
-        let offset = now.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
-        let ends = (offset.cast::<14>() + take - 1) >> elab!((W / 8).trailing_zeros() as u64);
-        let ar_gone = !self.ar_valid.q.val() || self.axi.ar_ready.val();
-        let go = self.busy.q.val() && !filling && !self.quiesce.val() && self.free.m.valid.val() && ar_gone;
-        let id = self.free.m.data.val();
-        self.free.m.ready.next = go;
-        self.ar_valid.d.next = go || !ar_gone;
-        self.pieces.we.next = go;
-        self.pieces.waddr.next = id.get_bits::<7>(0);
-        self.pieces.wdata.next = Piece {
-            client: self.client.q.val(),
-            color: self.asked.q.val(),
-            tag: now.tag,
-            dest: now.dest,
-            offset: offset,
-            bytes: take.get_bits::<10>(0),
-        };
-        if go {
-            self.ar_addr.d.next = now.iova;
-            self.ar_len.d.next = ends.get_bits::<8>(0);
-            self.ar_id.d.next = id;
-            self.now.d.next.iova = now.iova + take.cast::<64>();
-            self.now.d.next.len = now.len - take;
-            self.now.d.next.dest = now.dest + take.cast::<20>();
-        }
-        self.axi.ar_valid.next = self.ar_valid.q.val();
-        self.axi.ar_addr.next = self.ar_addr.q.val();
-        self.axi.ar_len.next = self.ar_len.q.val();
-        self.axi.ar_id.next = self.ar_id.q.val();
-
-        // Take the next request, round robin: the first client behind the last one that has one.
-        let load = !self.busy.q.val() || (go && whole);
-        let mut pick: Bits<2> = 0.into();
-        let mut next = self.req[0].data.val();
-        let mut some = false;
-        for i in (0..4).rev() {
-            if self.req[i].valid.val() {
-                pick = i.to_bits();
-                next = self.req[i].data.val();
-                some = true;
-            }
-        }
-        for i in (1..4).rev() {
-            if self.req[i].valid.val() && self.turn.q.val() < i.to_bits::<2>() {
-                pick = i.to_bits();
-                next = self.req[i].data.val();
-            }
-        }
+        // Requests come into the register of their client.
+        let color = self.color.q.val();
+        let mut offers: Bits<4> = 0.into();
         let mut waiting = self.waiting.q.val();
+        let mut asked = self.asked[0].q.val();
+        let mut rest = self.held[0].q.val();
+        let mut client: Bits<2> = 0.into();
         for i in 0..4 {
-            let taken = load && some && pick == i.to_bits::<2>();
-            self.req[i].ready.next = taken;
+            let valid = self.req[i].valid.val();
+            let new = self.req[i].data.val();
+            let room: Bits<14> = bits::<14>(PIECE as u64) - new.iova.get_bits::<9>(0).cast::<14>();
+            offers = offers.replace_bit(i, valid);
+            self.req[i].ready.next = ready.get_bit(i);
+            let taken = valid && ready.get_bit(i);
+            if taken {
+                self.asked[i].d.next = Asked { tag: new.tag, color: color };
+                self.held[i].d.next = Rest { iova: new.iova, len: new.len, dest: new.dest, whole: new.len <= room };
+            }
             if self.mark.val() {
-                waiting = waiting.replace_bit(i, self.req[i].valid.val() && !taken);
+                waiting = waiting.replace_bit(i, valid && !taken);
             } else if taken {
                 waiting = waiting.replace_bit(i, false);
             }
+            if i > 0 {
+                if turn.get_bit(i) {
+                    asked = self.asked[i].q.val();
+                    rest = self.held[i].q.val();
+                    client = i.to_bits();
+                }
+            }
+        }
+        self.turns.offers.next = offers;
+        self.turns.more.next = 0.into();
+
+        // Cut the one whose turn it is; its first piece goes to the bus with a free ID.
+        let begun = self.begun.q.val();
+        if begun {
+            rest = self.rest.q.val();
+        }
+        let room: Bits<14> = bits::<14>(PIECE as u64) - rest.iova.get_bits::<9>(0).cast::<14>();
+        let take = if rest.whole { rest.len } else { room };
+        let offset = rest.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
+        let end: Bits<10> = offset.cast::<10>() + take.get_bits::<10>(0);
+        let beats: Bits<10> = (end - 1) >> elab!((W / 8).trailing_zeros() as u64);
+        let may = !filling && !self.quiesce.val() && self.free.m.valid.val() && self.addresses.s.ready.val();
+        let go = self.turns.valid.val() && may;
+        let ends = go && rest.whole;
+        let id = self.free.m.data.val();
+        self.turns.leaves.next = may && rest.whole;
+        self.free.m.ready.next = go;
+        self.pieces.we.next = go;
+        self.pieces.waddr.next = id.get_bits::<7>(0);
+        self.pieces.wdata.next = Piece {
+            client: client,
+            color: asked.color,
+            tag: asked.tag,
+            dest: rest.dest - offset.cast::<20>(),
+            offset: offset,
+            end: end,
+        };
+        self.addresses.s.valid.next = go;
+        self.addresses.s.data.next = Address { iova: rest.iova, len: beats.cast::<8>(), id: id };
+        if go {
+            let left = rest.len - room;
+            self.begun.d.next = !rest.whole;
+            self.rest.d.next = Rest {
+                iova: (rest.iova & !bits::<64>(PIECE as u64 - 1)) + bits::<64>(PIECE as u64),
+                len: left,
+                dest: rest.dest + room.cast::<20>(),
+                whole: left <= bits::<14>(PIECE as u64),
+            };
+        }
+        let address = self.addresses.m.data.val();
+        self.addresses.m.ready.next = self.axi.ar_ready.val();
+        self.axi.ar_valid.next = self.addresses.m.valid.val();
+        self.axi.ar_addr.next = address.iova;
+        self.axi.ar_len.next = address.len;
+        self.axi.ar_id.next = address.id;
+
+        // The colour changes when what waited at the mark has been taken; what is held then is late.
+        let mut late = self.late.q.val();
+        if ends {
+            late &= !turn;
         }
         self.waiting.d.next = waiting;
-        let color = self.color.q.val();
         if self.mark.val() {
             self.marking.d.next = true;
         } else if self.marking.q.val() && !self.waiting.q.val().any() {
             self.marking.d.next = false;
             self.color.d.next = !color;
-        }
-        if load {
-            self.busy.d.next = some;
-            if some {
-                self.now.d.next = next;
-                self.client.d.next = pick;
-                self.asked.d.next = color;
-                self.turn.d.next = pick;
+            let mut held = (!ready) | offers;
+            if ends {
+                held &= !turn;
             }
+            late = held;
         }
+        self.late.d.next = late;
 
         // A beat: read the rows of its ID.
         self.axi.r_ready.next = true;
         let came = self.axi.r_valid.val();
         let rid = self.axi.r_id.val();
+        let here = self.valid[0].q.val();
+        self.pieces.re.next = true;
+        self.pieces.raddr.next = rid.get_bits::<7>(0);
+        self.progress.re.next = true;
+        self.progress.raddr.next = rid.get_bits::<7>(0);
         self.valid[0].d.next = came;
         if came {
             self.raw[0].d.next = self.axi.r_data.val();
             self.id.d.next = rid;
             self.bad.d.next = self.axi.r_resp.val() != 0;
             self.tail.d.next = self.axi.r_last.val();
+            self.piece.d.next = self.pieces.rdata.val();
+            self.read.d.next = self.progress.rdata.val();
+            self.same.d.next = here && self.id.q.val() == rid;
         }
-        self.pieces.re.next = came;
-        self.pieces.raddr.next = rid.get_bits::<7>(0);
-        self.progress.re.next = came;
-        self.progress.raddr.next = rid.get_bits::<7>(0);
 
         // Where it goes.
-        let here = self.valid[0].q.val();
         let rid = self.id.q.val();
-        let piece = self.pieces.rdata.val();
-        let seen = self.fresh.q.val() && self.fresh_id.q.val() == rid;
-        let progress = if seen { self.fresh_row.q.val() } else { self.progress.rdata.val() };
-        let first = progress.beats == 0;
+        let piece = self.piece.q.val();
+        let progress = if self.same.q.val() { self.after.q.val() } else { self.read.q.val() };
         let last = self.tail.q.val();
         let error = progress.error || self.bad.q.val();
         let base = progress.beats.cast::<20>() << elab!((W / 8).trailing_zeros() as u64);
-        let left = piece.bytes + piece.offset.cast::<10>() - base.get_bits::<10>(0);
-        let full = left >= bits::<10>((W / 8) as u64);
-        let upto: Bits<7> = if full { bits::<7>((W / 8) as u64) } else { left.get_bits::<7>(0) };
-        let skip: Bits<6> = if first { piece.offset } else { 0.into() };
-        let back: Bits<6> = if first { 0.into() } else { piece.offset };
+        let end_beat: Bits<10> = piece.end >> elab!((W / 8).trailing_zeros() as u64);
+        let full = end_beat.get_bits::<7>(0) != progress.beats.cast::<7>();
+        let odd = piece.end.get_bits::<7>(0) & bits::<7>((W / 8 - 1) as u64);
+        let upto: Bits<7> = if full { bits::<7>((W / 8) as u64) } else { odd };
+        let skip: Bits<6> = if progress.begun { 0.into() } else { piece.offset };
         self.valid[1].d.next = here;
         if here {
             self.raw[1].d.next = self.raw[0].q.val() >> cat!(6; skip.get_bits::<3>(0), bits::<3>(0));
@@ -318,44 +364,32 @@ impl<const W: usize> Logic for DmaReader<W> {
             self.place.d.next.shift = skip;
             self.place.d.next.data = DmaData {
                 tag: piece.tag,
-                dest: piece.dest + base - back.cast::<20>(),
+                dest: piece.dest + (base | skip.cast::<20>()),
                 bytes: upto - skip.cast::<7>(),
                 error: self.bad.q.val(),
             };
         }
-        let mut after: Progress = progress;
-        after.beats = progress.beats + 1;
-        after.error = error;
-        if last {
-            after.beats = 0.into();
-            after.error = false;
+        let after =
+            Progress { begun: !last, beats: if last { 0.into() } else { progress.beats + 1 }, error: !last && error };
+        if here {
+            self.after.d.next = after;
         }
-        self.fresh.d.next = here;
-        self.fresh_id.d.next = rid;
-        self.fresh_row.d.next = after;
         self.failed.d.next = here && last && error;
-        let mut row = after;
-        if filling {
-            row.beats = 0.into();
-            row.error = false;
-        }
+        let none = Progress { begun: false, beats: 0.into(), error: false };
         self.progress.we.next = here || filling;
         self.progress.waddr.next = if filling { self.filled.q.val().get_bits::<7>(0) } else { rid.get_bits::<7>(0) };
-        self.progress.wdata.next = row;
+        self.progress.wdata.next = if filling { none } else { after };
 
         // The ID is free again with its last beat; after reset all are.
         self.free.s.valid.next = filling || (here && last);
         self.free.s.data.next = if filling { self.filled.q.val() } else { rid };
         if filling {
             self.filled.d.next = self.filled.q.val() + 1;
+            self.filling.d.next = self.filled.q.val() != bits::<8>(self._ids.0 as u64 - 1);
         }
-        let up: Bits<8> = if go { 1.into() } else { 0.into() };
-        let down: Bits<8> = if here && last { 1.into() } else { 0.into() };
-        self.flying.d.next = self.flying.q.val() + up - down;
 
-        let asked = self.asked.q.val();
         for i in 0..2 {
-            let begins = go && asked == (i == 1);
+            let begins = go && asked.color == (i == 1);
             let ends = here && last && piece.color == (i == 1);
             if begins && !ends {
                 self.colors[i].d.next = self.colors[i].q.val() + 1;
@@ -364,7 +398,7 @@ impl<const W: usize> Logic for DmaReader<W> {
             }
         }
         let old = if color { self.colors[0].q.val() } else { self.colors[1].q.val() };
-        self.passed.next = !self.marking.q.val() && !old.any() && (!self.busy.q.val() || asked == color);
+        self.passed.next = !self.marking.q.val() && !old.any() && !self.late.q.val().any();
 
         // Down to lane 0: the second of two steps.
         let place = self.place.q.val();
@@ -380,7 +414,8 @@ impl<const W: usize> Logic for DmaReader<W> {
         self.beat.next = self.out_beat.q.val();
 
         let behind = self.valid[0].q.val() || self.valid[1].q.val();
-        self.idle.next = self.flying.q.val() == 0 && !behind;
+        let flying = self.colors[0].q.val().any() || self.colors[1].q.val().any();
+        self.idle.next = !flying && !behind;
         self.count.next = if self.failed.q.val() { bits::<64>(1 << DMA_ERROR) } else { 0.into() };
     }
 }

@@ -7,28 +7,20 @@
 //! that parity shows to be damaged opens nothing (`PARITY`).
 //!
 //! ```text
-//! cycle    0       1     2          3              4          5
-//! ask    taken | read | read | subtract | compare, add | shift, add | region
-//!                                                      | contiguous: may be taken early
+//! cycle    0        1       2          3              4
+//! ask   index | read, req | subtract | compare, add | shift, add = region
+//!                                    | contiguous: `early`, unless it is left for `region`
 //! ```
 //! One ask a cycle. Cannot deadlock: answers cannot be refused, and an ask waits for at most a table access. The table is
-//! swept clear after reset; asks and accesses wait meanwhile.
+//! swept clear after reset; asks and accesses wait meanwhile. An access of the table bus has a cycle for itself, and there is
+//! at least one for asks between two of them: so no row is read while it is written.
 
 use crate::{
-    msg::AccessReq,
-    stream::{BadRow, GuardedTable, Sink, TablePort},
+    msg::{AccessReq, Chunk},
+    stream::{BadRow, GuardedTable, TablePort},
 };
 use abi::{status::cause, table::key};
 use hdl::prelude::*;
-
-/// A question to the table.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-pub struct Ask {
-    /// Access port that asks.
-    pub port: Bit,
-    /// What it wants.
-    pub req: AccessReq,
-}
 
 /// The answer: what a range becomes.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -47,6 +39,8 @@ pub struct Region {
     pub len: Bits<14>,
     /// Bytes from the first one to the end of its page, 16,384 if more.
     pub room: Bits<15>,
+    /// Access port that it is for.
+    pub port: Bit,
 }
 
 /// A row, without what nobody reads.
@@ -112,8 +106,8 @@ struct Found {
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Checked {
     region: Region,
-    /// Bytes from the start of the region's first page.
-    position: Bits<64>,
+    /// Bytes from the start of the region's first page, as far as they tell the page.
+    position: Bits<54>,
 }
 
 /// Table of memory keys.
@@ -121,22 +115,26 @@ struct Checked {
 pub struct Keys {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
-    /// Questions.
-    pub ask: Sink<Ask>,
-    /// The answer to the question of 5 cycles ago.
-    pub region: Signal<Out, Region>,
-    /// Port that it is for, if `region_valid`.
+    /// Asks are taken in this cycle.
+    pub open: Signal<Out, Bit>,
+    /// There is one, for this row and from this port. Only while `open`.
+    pub ask: Signal<In, Bit>,
+    pub index: Signal<In, Bits<24>>,
+    pub from: Signal<In, Bit>,
+    /// Port whose request is wanted: it has asked in the last cycle.
+    pub asker: Signal<Out, Bit>,
+    pub asked: Signal<In, AccessReq>,
+    /// A check ends, and the port that it is for.
+    pub passes: Signal<Out, Bit>,
     pub port: Signal<Out, Bit>,
-    /// There is an answer.
-    pub region_valid: Signal<Out, Bit>,
-    /// The answer that `region` will give in the next cycle, to a question about a contiguous region: it needs no more work.
-    pub early: Signal<Out, Region>,
-    /// Port that it is for, if `early_valid`.
-    pub early_port: Signal<Out, Bit>,
-    /// There is such an answer.
-    pub early_valid: Signal<Out, Bit>,
+    /// If `contiguous`, this is all that becomes of the request: nothing is left to be translated.
+    pub contiguous: Signal<Out, Bit>,
+    pub early: Signal<Out, Chunk>,
     /// It is taken now; `region` leaves it out.
     pub early_taken: Signal<In, Bit>,
+    /// The answer to the question of 4 cycles ago, if there is one.
+    pub region: Signal<Out, Region>,
+    pub region_valid: Signal<Out, Bit>,
     /// `abi::table::key` rows.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
@@ -145,14 +143,16 @@ pub struct Keys {
     pub bad: Signal<Out, BadRow>,
     keys: GuardedTable<Key>,
     swept: Reg<Bits<24>>,
-    valid: [Reg<Bit>; 5],
-    ports: [DFF<Bit>; 5],
+    sweeping: Reg<Bit>,
+    /// The cycle belongs to the table bus.
+    bus: Reg<Bit>,
+    valid: [Reg<Bit>; 4],
+    ports: [DFF<Bit>; 4],
+    req: DFF<AccessReq>,
     /// The key index exists.
-    inside: [DFF<Bit>; 2],
-    asked: [DFF<AccessReq>; 2],
+    inside: DFF<Bit>,
     found: DFF<Found>,
     checked: DFF<Checked>,
-    result: DFF<Region>,
     reading: [Reg<Bit>; 2],
     _keys: Hidden<usize>,
 }
@@ -164,26 +164,32 @@ impl Keys {
         Self {
             clock: Default::default(),
             rst: Default::default(),
+            open: Default::default(),
             ask: Default::default(),
-            region: Default::default(),
+            index: Default::default(),
+            from: Default::default(),
+            asker: Default::default(),
+            asked: Default::default(),
+            passes: Default::default(),
             port: Default::default(),
-            region_valid: Default::default(),
+            contiguous: Default::default(),
             early: Default::default(),
-            early_port: Default::default(),
-            early_valid: Default::default(),
             early_taken: Default::default(),
+            region: Default::default(),
+            region_valid: Default::default(),
             table: Default::default(),
             flip: Default::default(),
             bad: Default::default(),
             keys: GuardedTable::new(keys, "block"),
             swept: Default::default(),
+            sweeping: Reg::with_reset(true),
+            bus: Default::default(),
             valid: Default::default(),
             ports: Default::default(),
+            req: Default::default(),
             inside: Default::default(),
-            asked: Default::default(),
             found: Default::default(),
             checked: Default::default(),
-            result: Default::default(),
             reading: Default::default(),
             _keys: Hidden(keys),
         }
@@ -193,60 +199,53 @@ impl Keys {
 impl Logic for Keys {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, swept, valid, reading);
-        dff_setup!(self, clock, ports, inside, asked, found, checked, result);
+        regs!(self, clock, rst, swept, sweeping, bus, valid, reading);
+        dff_setup!(self, clock, ports, req, inside, found, checked);
         clock!(self, clock, keys);
         let rows: Bits<24> = elab!(bits::<24>(self._keys.0 as u64));
-        let sweeping = self.swept.q.val() != rows;
-        let access = self.table.valid.val() && !sweeping;
+        let sweeping = self.sweeping.q.val();
+        let bus = self.bus.q.val();
         let row = self.table.req.val();
 
-        // The table bus comes first, and alone: a row is not read while it is written.
-        self.table.ready.next = !sweeping;
-        self.keys.we.next = sweeping || (access && row.write && row.index < rows);
+        self.bus.d.next = self.table.valid.val() && !bus && !sweeping;
+        self.table.ready.next = bus;
+        self.keys.we.next = sweeping || (bus && row.write && row.index < rows);
         self.keys.waddr.next = if sweeping { self.swept.q.val() } else { row.index };
         let mut key: Key = key_of(row.row);
         if sweeping {
             key = unpack::<Key>(bits::<252>(0));
             self.swept.d.next = self.swept.q.val() + 1;
+            self.sweeping.d.next = self.swept.q.val() != rows - 1;
         }
         self.keys.wdata.next = key;
-        self.reading[0].d.next = access && !row.write;
+        self.reading[0].d.next = bus && !row.write;
         self.reading[1].d.next = self.reading[0].q.val();
         self.table.rvalid.next = self.reading[1].q.val();
         self.table.rdata.next = row_of(self.keys.rdata.val());
 
         // 0: read the row.
-        let ready = !sweeping && !self.table.valid.val();
-        self.ask.ready.next = ready;
-        let take = self.ask.valid.val() && ready;
-        let ask = self.ask.data.val();
-        let index = ask.req.key.get_bits::<24>(8);
-        self.keys.re.next = take || access && !row.write;
-        self.keys.raddr.next = if take { index } else { row.index };
+        self.open.next = !sweeping && !bus;
+        let take = self.ask.val();
+        self.keys.re.next = take || bus && !row.write;
+        self.keys.raddr.next = if bus { row.index } else { self.index.val() };
         self.valid[0].d.next = take;
-        if take {
-            self.asked[0].d.next = ask.req;
-            self.inside[0].d.next = index < rows;
-        }
-        self.ports[0].d.next = ask.port;
-        for i in 1..5 {
+        self.ports[0].d.next = self.from.val();
+        for i in 1..4 {
             self.valid[i].d.next = self.valid[i - 1].q.val();
             self.ports[i].d.next = self.ports[i - 1].q.val();
         }
-        if self.early_taken.val() {
-            self.valid[4].d.next = false;
-        }
         // 1: it is being read.
+        let asked = self.asked.val();
+        self.asker.next = self.ports[0].q.val();
         if self.valid[0].q.val() {
-            self.asked[1].d.next = self.asked[0].q.val();
-            self.inside[1].d.next = self.inside[0].q.val();
+            self.req.d.next = asked;
+            self.inside.d.next = asked.key.get_bits::<24>(8) < rows;
         }
 
         // 2: subtract, and compare what is short.
-        let req = self.asked[1].q.val();
+        let req = self.req.q.val();
         let key = self.keys.rdata.val();
-        let unknown = !self.inside[1].q.val() || !key.valid || key.byte != req.key.get_bits::<8>(0);
+        let unknown = !self.inside.q.val() || !key.valid || key.byte != req.key.get_bits::<8>(0);
         let in_page: Bits<30> = match key.shift {
             12 => bits::<30>(0xfff),
             16 => bits::<30>(0xffff),
@@ -283,44 +282,48 @@ impl Logic for Keys {
         let beyond = offset > found.spare.get_bits::<64>(0);
         let outside = found.offset.get_bit(64) || found.spare.get_bit(64) || beyond;
         let wide = found.contiguous || found.after.get_bits::<16>(14).any();
+        let cause = if self.keys.bad.val().valid {
+            bits::<8>(cause::PARITY as u64)
+        } else if found.cause == 0 && outside {
+            bits::<8>(cause::KEY_BOUNDS as u64)
+        } else {
+            found.cause
+        };
+        let iova = found.iova + offset;
+        self.passes.next = self.valid[2].q.val();
+        self.port.next = self.ports[2].q.val();
+        self.contiguous.next = found.contiguous;
+        self.early.next = Chunk { iova: iova, len: found.len, offset: 0.into(), last: true, cause: cause };
+        if self.early_taken.val() {
+            self.valid[3].d.next = false;
+        }
         if self.valid[2].q.val() {
-            self.checked.d.next.position = offset + found.lead.cast::<64>();
+            self.checked.d.next.position = offset.get_bits::<54>(0) + found.lead.cast::<54>();
             self.checked.d.next.region = Region {
-                cause: if self.keys.bad.val().valid {
-                    bits::<8>(cause::PARITY as u64)
-                } else if found.cause == 0 && outside {
-                    bits::<8>(cause::KEY_BOUNDS as u64)
-                } else {
-                    found.cause
-                },
+                cause: cause,
                 contiguous: found.contiguous,
-                iova: if found.contiguous { found.iova + offset } else { found.va },
+                iova: if found.contiguous { iova } else { found.va },
                 frame: found.frame,
                 shift: found.shift,
                 len: found.len,
                 room: if wide { bits::<15>(1 << 14) } else { found.after.get_bits::<15>(0) + 1 },
+                port: self.ports[2].q.val(),
             };
         }
 
         // 4: the first page.
         let checked = self.checked.q.val();
-        self.early.next = checked.region;
-        self.early_port.next = self.ports[3].q.val();
-        self.early_valid.next = self.valid[3].q.val() && checked.region.contiguous;
         let page: Bits<24> = match checked.region.shift {
             12 => checked.position.get_bits::<24>(12),
             16 => checked.position.get_bits::<24>(16),
             21 => checked.position.get_bits::<24>(21),
             _ => checked.position.get_bits::<24>(30),
         };
-        if self.valid[3].q.val() {
-            self.result.d.next = checked.region;
-            self.result.d.next.frame = checked.region.frame + page;
-        }
+        let mut region = checked.region;
+        region.frame = checked.region.frame + page;
+        self.region.next = region;
+        self.region_valid.next = self.valid[3].q.val();
         self.keys.flip.next = self.flip.val();
         self.bad.next = self.keys.bad.val();
-        self.region.next = self.result.q.val();
-        self.port.next = self.ports[4].q.val();
-        self.region_valid.next = self.valid[4].q.val();
     }
 }

@@ -10,3 +10,4 @@ pub mod keys;
 pub mod landing;
 pub mod mmu;
 pub mod translate;
+pub mod writes;

@@ -1,18 +1,87 @@
-//! Round-robin arbiter of N channels onto one; keeps a packet of several messages together.
+//! Arbiter of N channels onto one: first come, first served; keeps a packet of several messages together.
 //!
 //! ```text
-//! cycle      0    1    2    3
-//! s[0]       A    C    C           more[0] 0
-//! s[1]       B    B    D           more[1] 1 with B: D belongs to B
-//! m.data          A    B    D ..
+//! cycle      0    1    2    3    4
+//! s[0]       A         C              more[0] 0
+//! s[1]       B         D              more[1] 1 with B: D belongs to B
+//! m.data          A    B    D    C
 //! ```
-//! The output is a register, full rate. While a packet is open only its channel is served: its source must bring the
-//! rest without waiting for another channel of this arbiter.
+//! Every channel has a register for one message, and which of them is offered is decided in the cycle before: `s[i].ready` and
+//! `m.valid` are registers, `m.data` is a multiplexer behind registers. A channel gives a message every second cycle, all
+//! together one a cycle. While a packet is open only its channel is served: its source must bring the rest without waiting
+//! for another channel of this arbiter.
 
 use super::{Sink, Source};
 use hdl::prelude::*;
 
-/// Arbiter of N channels, 2 or more. `more` bit i says that the message now on `s[i]` is not the last of its packet;
+/// Who is served: the deciding half of an [`Arbiter`], for blocks that keep the messages themselves. Of two messages the one that
+/// was taken in an earlier cycle goes first, of one cycle the one of the lower channel.
+#[derive(Clone, Debug, Default, LogicBlock)]
+pub struct FirstCome<const N: usize> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    /// Channels that offer a message.
+    pub offers: Signal<In, Bits<N>>,
+    /// It is not the last of its packet.
+    pub more: Signal<In, Bits<N>>,
+    /// Channels whose register is empty: what they offer now is taken.
+    pub ready: Signal<Out, Bits<N>>,
+    /// The channel that is served, if `valid`; else any one.
+    pub turn: Signal<Out, Bits<N>>,
+    /// There is a message.
+    pub valid: Signal<Out, Bit>,
+    /// It leaves at the end of this cycle.
+    pub leaves: Signal<In, Bit>,
+    /// Channels that hold a message, and whether it is not the last one of its packet.
+    have: Reg<Bits<N>>,
+    unfinished: DFF<Bits<N>>,
+    /// By channel, those whose messages came before its own.
+    before: Arr<DFF<Bits<N>>, N>,
+    now: Reg<Bits<N>>,
+    serves: Reg<Bit>,
+    /// A packet of the channel that was served last is open.
+    open: Reg<Bit>,
+}
+
+impl<const N: usize> Logic for FirstCome<N> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, have, now, serves, open);
+        dff_setup!(self, clock, unfinished, before);
+        let (have, now) = (self.have.q.val(), self.now.q.val());
+        let comes = self.offers.val() & !have;
+        let goes = self.serves.q.val() && self.leaves.val();
+        let stays = if goes { have & !now } else { have };
+        let next = stays | comes;
+        self.have.d.next = next;
+        self.unfinished.d.next = (self.unfinished.q.val() & have) | (self.more.val() & !have);
+        let open = if goes { (self.unfinished.q.val() & now).any() } else { self.open.q.val() };
+        self.open.d.next = open;
+
+        let mut pick: Bits<N> = 0.into();
+        for i in 0..N {
+            // What comes now is behind all that is here, and behind lower channels of its own cycle.
+            let lower: Bits<N> = elab!(bits::<N>((1u64 << i) - 1));
+            let mine = self.before[i].q.val() & stays;
+            let before = if have.get_bit(i) { mine } else { stays | (comes & lower) };
+            self.before[i].d.next = before;
+            let first = if open { now.get_bit(i) } else { !before.any() };
+            pick = pick.replace_bit(i, next.get_bit(i) && first);
+        }
+        if goes || !self.serves.q.val() {
+            // An open packet's channel is remembered while it has no message.
+            self.serves.d.next = pick.any();
+            if pick.any() {
+                self.now.d.next = pick;
+            }
+        }
+        self.ready.next = !have;
+        self.turn.next = now;
+        self.valid.next = self.serves.q.val();
+    }
+}
+
+/// Arbiter of N channels, 2 to 8. `more` bit i says that the message now on `s[i]` is not the last of its packet;
 /// drive 0 where every message stands alone.
 #[derive(Clone, Debug, Default, LogicBlock)]
 pub struct Arbiter<T: Synth, const N: usize> {
@@ -21,50 +90,34 @@ pub struct Arbiter<T: Synth, const N: usize> {
     pub s: Arr<Sink<T>, N>,
     pub more: Signal<In, Bits<N>>,
     pub m: Source<T>,
-    /// Channels behind the one that was served last.
-    behind: Reg<Bits<N>>,
-    /// The channel whose packet is open, or none.
-    open: Reg<Bits<N>>,
-    valid: Reg<Bit>,
-    data: DFF<T>,
-}
-
-/// The lowest set bit.
-#[hdl_fn]
-fn lowest<const N: usize>(x: Bits<N>) -> Bits<N> {
-    x & (!x + 1)
+    turns: FirstCome<N>,
+    held: Arr<DFF<T>, N>,
 }
 
 impl<T: Synth, const N: usize> Logic for Arbiter<T, N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, behind, open, valid);
-        dff_setup!(self, clock, data);
-        let mut offered: Bits<N> = 0.into();
+        dff_setup!(self, clock, held);
+        clock_reset!(self, clock, rst, turns);
+        let (ready, turn) = (self.turns.ready.val(), self.turns.turn.val());
+        let mut offers: Bits<N> = 0.into();
+        let mut chosen = self.held[0].q.val();
         for i in 0..N {
-            offered = offered.replace_bit(i, self.s[i].valid.val());
-        }
-        let next = offered & self.behind.q.val();
-        let fair = if next.any() { lowest(next) } else { lowest(offered) };
-        let grant = if self.open.q.val().any() { offered & self.open.q.val() } else { fair };
-        let free = self.m.ready.val() || !self.valid.q.val();
-        let mut chosen = self.data.q.val();
-        for i in 0..N {
-            self.s[i].ready.next = free && grant.get_bit(i);
-            if grant.get_bit(i) {
-                chosen = self.s[i].data.val();
+            let valid = self.s[i].valid.val();
+            offers = offers.replace_bit(i, valid);
+            self.s[i].ready.next = ready.get_bit(i);
+            if valid && ready.get_bit(i) {
+                self.held[i].d.next = self.s[i].data.val();
+            }
+            if turn.get_bit(i) {
+                chosen = self.held[i].q.val();
             }
         }
-        if free {
-            self.valid.d.next = grant.any();
-            self.data.d.next = chosen;
-            if grant.any() {
-                self.behind.d.next = !(grant | (grant - 1));
-                self.open.d.next = grant & self.more.val();
-            }
-        }
-        self.m.valid.next = self.valid.q.val();
-        self.m.data.next = self.data.q.val();
+        self.turns.offers.next = offers;
+        self.turns.more.next = self.more.val();
+        self.turns.leaves.next = self.m.ready.val();
+        self.m.valid.next = self.turns.valid.val();
+        self.m.data.next = chosen;
     }
 }
 
@@ -102,7 +155,8 @@ mod tests {
     #[test]
     fn packets_stay_whole_and_channels_take_turns() {
         let mut m = Model::of(Arbiter::<Bits<32>, 3>::default, Options::default()).unwrap();
-        for (seed, stall) in [Stall::Never, Stall::Rate(0.5), Stall::Random].into_iter().enumerate() {
+        let cases = [(Stall::Never, 1.0), (Stall::Never, 0.5), (Stall::Rate(0.5), 0.5), (Stall::Random, 0.5)];
+        for (seed, (stall, single)) in cases.into_iter().enumerate() {
             let seed = seed as u64;
             m.reset();
             let mut rng = verilate::rng(seed);
@@ -111,7 +165,7 @@ mod tests {
             let per_channel = 1000;
             for (i, feed) in feeds.iter_mut().enumerate() {
                 for number in 0..per_channel {
-                    let last = number + 1 == per_channel || rng.random_bool(0.5);
+                    let last = number + 1 == per_channel || rng.random_bool(single);
                     feed.push(feed.beat().with("data", message(i as u64, number, last)));
                 }
             }
@@ -120,7 +174,9 @@ mod tests {
             let start = m.cycle();
             bench::run(&mut m, &mut [a, b, c, &mut More, &mut drain], 100_000);
             if stall == Stall::Never {
-                assert!(m.cycle() - start < 3 * per_channel + 40, "not full rate");
+                // A message that has to come behind one of its own channel costs a cycle more.
+                let most = if single == 1.0 { 3 * per_channel } else { 5 * per_channel };
+                assert!(m.cycle() - start < most + 40, "{} cycles", m.cycle() - start);
             }
             let (mut next, mut open, mut order) = ([0; 3], None, vec![]);
             while let Some(beat) = drain.pop() {

@@ -142,6 +142,83 @@ impl<T: Synth> Logic for Fifo<T> {
     }
 }
 
+/// FIFO of a few messages that passes a message on in the cycle in which it comes while it is empty: no latency, and nothing
+/// but a multiplexer behind a small memory. `m.valid` and `m.data` depend on `s`; `s.ready` depends on registers only.
+#[derive(Clone, Debug, LogicBlock)]
+pub struct Passage<T: Synth> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    pub s: Sink<T>,
+    pub m: Source<T>,
+    store: Ram<T, 6>,
+    head: Reg<Bits<6>>,
+    tail: Reg<Bits<6>>,
+    /// Messages inside, whether there are some, and whether that is all it holds.
+    count: Reg<Bits<7>>,
+    waiting: Reg<Bit>,
+    full: Reg<Bit>,
+    _depth: Hidden<usize>,
+}
+
+impl<T: Synth> Passage<T> {
+    /// A passage with room for `depth` messages, a power of two up to 64.
+    pub fn new(depth: usize) -> Self {
+        assert!(depth.is_power_of_two() && (2..=SMALL).contains(&depth), "a passage of {depth}");
+        Passage {
+            clock: Default::default(),
+            rst: Default::default(),
+            s: Default::default(),
+            m: Default::default(),
+            store: Ram::default().rows(depth).style("distributed").at_once(),
+            head: Default::default(),
+            tail: Default::default(),
+            count: Default::default(),
+            waiting: Default::default(),
+            full: Default::default(),
+            _depth: Hidden(depth),
+        }
+    }
+}
+
+impl<T: Synth> Logic for Passage<T> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, head, tail, count, waiting, full);
+        clock!(self, clock, store);
+        let mask: Bits<6> = elab!(bits::<6>(self._depth.0 as u64 - 1));
+        let last: Bits<7> = elab!(bits::<7>(self._depth.0 as u64 - 1));
+        let waiting = self.waiting.q.val();
+        let comes = self.s.valid.val() && !self.full.q.val();
+        let ready = self.m.ready.val();
+        let write = comes && (waiting || !ready);
+        let read = waiting && ready;
+        self.store.we.next = write;
+        self.store.waddr.next = self.tail.q.val();
+        self.store.wdata.next = self.s.data.val();
+        self.store.re.next = true;
+        self.store.raddr.next = self.head.q.val();
+        if write {
+            self.tail.d.next = (self.tail.q.val() + 1) & mask;
+        }
+        if read {
+            self.head.d.next = (self.head.q.val() + 1) & mask;
+        }
+        let count = self.count.q.val();
+        if write && !read {
+            self.count.d.next = count + 1;
+            self.waiting.d.next = true;
+            self.full.d.next = count == last;
+        } else if read && !write {
+            self.count.d.next = count - 1;
+            self.waiting.d.next = count != 1;
+            self.full.d.next = false;
+        }
+        self.s.ready.next = !self.full.q.val();
+        self.m.valid.next = waiting || comes;
+        self.m.data.next = if waiting { self.store.rdata.val() } else { self.s.data.val() };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +240,25 @@ mod tests {
             let mut m = Model::of(|| Fifo::<Bits<77>>::new(depth), Options::default()).unwrap();
             fills_to(&mut m, depth);
             pass(&mut m, 1);
+        }
+    }
+
+    #[test]
+    fn passages_pass_all_in_order() {
+        for depth in [2, 16] {
+            let mut m = Model::of(|| Passage::<Bits<77>>::new(depth), Options::default()).unwrap();
+            pass(&mut m, 1);
+            m.reset();
+            m.set("m.ready", 1);
+            m.set("s.valid", 1);
+            m.eval();
+            assert!(m.bit("m.valid") && m.bit("s.ready"), "at once");
+            m.set("m.ready", 0);
+            for taken in 0..depth + 3 {
+                m.eval();
+                assert_eq!(m.bit("s.ready"), taken < depth);
+                m.tick();
+            }
         }
     }
 

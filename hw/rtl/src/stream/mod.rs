@@ -10,9 +10,9 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use arbiter::Arbiter;
+pub use arbiter::{Arbiter, FirstCome};
 pub use byte_ram::{ByteRam, READ_LATENCY, WRITE_LATENCY, rotate_left, rotate_right};
-pub use fifo::Fifo;
+pub use fifo::{Fifo, Passage};
 pub use guard::{BadRow, GuardedTable};
 pub use loopback::Loopback;
 pub use slice::Slice;

@@ -171,6 +171,44 @@ mod tests {
         assert!(met > 200, "{met}");
     }
 
+    /// The text that synthesis sees: a table of more rows than a RAM has.
+    #[test]
+    fn tables_of_several_rams_hold_their_rows() {
+        for style in ["block", "ultra"] {
+            let rows = 5 * 2048;
+            let table = || Table::<Bits<40>>::new(rows, style).as_hardware();
+            let waive = vec!["WIDTHEXPAND", "WIDTHTRUNC"]; // numbers of banks
+            let mut m = Model::of(table, Options { name: Some(style.into()), waive, ..Options::default() }).unwrap();
+            let mut rng = verilate::rng(3);
+            let mut model = std::collections::HashMap::new();
+            let (mut pipe, mut now) = ([None; 2], None);
+            for _ in 0..20_000 {
+                // Few rows of each bank, first and last among them.
+                let mut row = || (rng.random_range(0..5) * 2048 + [0, 1, 2047][rng.random_range(0..3)]) as u64;
+                let (write, read) = (row(), row());
+                let value = rng.random::<u64>() >> 24;
+                let (we, re) = (rng.random_bool(0.5) as u64, rng.random_bool(0.7) && write != read);
+                m.set("we", we);
+                m.set("waddr", write);
+                m.set("wdata", value);
+                m.set("re", re as u64);
+                m.set("raddr", read);
+                pipe = [re.then(|| model.get(&read).copied()), pipe[0]];
+                if let Some(row) = pipe[1] {
+                    now = row;
+                }
+                if we == 1 {
+                    model.insert(write, value);
+                }
+                m.tick();
+                if let Some(now) = now {
+                    assert_eq!(m.get("rdata"), now);
+                }
+            }
+            assert_eq!(model.len(), 15);
+        }
+    }
+
     /// What a row gives in the cycle of its write is neither old nor new, and the same in every run.
     #[test]
     fn a_row_that_is_read_in_the_cycle_of_its_write_is_random() {
