@@ -100,7 +100,7 @@ impl CoreConfig {
             cqs: 64,
             eqs: 8,
             keys: 256,
-            frames: 1 << 14,
+            frames: 1 << 13,
             rx_buffer: 32 << 10,
             tx_buffer: 16 << 10,
             loopback: 16 << 10,

@@ -64,6 +64,9 @@ pub struct Access {
     /// Requests between check and client, and whether there are none.
     ahead: Reg<Bits<4>>,
     first: Reg<Bit>,
+    /// A request's last chunk has gone in the last cycle, and the request was long.
+    gone: Reg<Bit>,
+    gone_long: DFF<Bit>,
     chunks: Passage<Piece>,
 }
 
@@ -88,6 +91,8 @@ impl Default for Access {
             room: Reg::with_reset(true),
             ahead: Default::default(),
             first: Reg::with_reset(true),
+            gone: Default::default(),
+            gone_long: Default::default(),
             chunks: Passage::new(CHUNKS),
         }
     }
@@ -102,8 +107,8 @@ fn weight(long: Bit) -> Bits<5> {
 impl Logic for Access {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, have, free, room, ahead, first);
-        dff_setup!(self, clock, held);
+        regs!(self, clock, rst, have, free, room, ahead, first, gone);
+        dff_setup!(self, clock, held, gone_long);
         clock_reset!(self, clock, rst, chunks);
 
         let have = self.have.q.val();
@@ -127,10 +132,12 @@ impl Logic for Access {
         self.chunks.m.ready.next = self.chunk.ready.val();
 
         // A request gives back what it has reserved when its last chunk has gone.
-        let gone = self.chunks.m.valid.val() && self.chunk.ready.val() && piece.chunk.last;
+        self.gone.d.next = self.chunks.m.valid.val() && self.chunk.ready.val() && piece.chunk.last;
+        self.gone_long.d.next = piece.long;
+        let gone = self.gone.q.val();
         let long = if have { held.len.get_bits::<2>(12).any() } else { new.len.get_bits::<2>(12).any() };
         let less = if asks { weight(long) } else { 0.into() };
-        let more = if gone { weight(piece.long) } else { 0.into() };
+        let more = if gone { weight(self.gone_long.q.val()) } else { 0.into() };
         let free = self.free.q.val() - less + more;
         self.free.d.next = free;
         self.room.d.next = free >= LONG;

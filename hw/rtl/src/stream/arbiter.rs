@@ -50,25 +50,27 @@ impl<const N: usize> Logic for FirstCome<N> {
         dff_setup!(self, clock, unfinished, before);
         let (have, now) = (self.have.q.val(), self.now.q.val());
         let comes = self.offers.val() & !have;
-        let goes = self.serves.q.val() && self.leaves.val();
-        let stays = if goes { have & !now } else { have };
-        let next = stays | comes;
-        self.have.d.next = next;
+        let serves = self.serves.q.val();
+        let goes = serves && self.leaves.val();
+        // If somebody else is chosen, what is served now has gone. So the choice needs not know whether it goes.
+        let left = if serves { have & !now } else { have };
+        let next = left | comes;
+        self.have.d.next = if goes { next } else { have | comes };
         self.unfinished.d.next = (self.unfinished.q.val() & have) | (self.more.val() & !have);
-        let open = if goes { (self.unfinished.q.val() & now).any() } else { self.open.q.val() };
-        self.open.d.next = open;
+        let open = if serves { (self.unfinished.q.val() & now).any() } else { self.open.q.val() };
 
         let mut pick: Bits<N> = 0.into();
         for i in 0..N {
             // What comes now is behind all that is here, and behind lower channels of its own cycle.
             let lower: Bits<N> = elab!(bits::<N>((1u64 << i) - 1));
-            let mine = self.before[i].q.val() & stays;
-            let before = if have.get_bit(i) { mine } else { stays | (comes & lower) };
-            self.before[i].d.next = before;
-            let first = if open { now.get_bit(i) } else { !before.any() };
+            let before = if have.get_bit(i) { self.before[i].q.val() } else { have | (comes & lower) };
+            self.before[i].d.next = if goes { before & !now } else { before };
+            let mine = if have.get_bit(i) { self.before[i].q.val() & left } else { left | (comes & lower) };
+            let first = if open { now.get_bit(i) } else { !mine.any() };
             pick = pick.replace_bit(i, next.get_bit(i) && first);
         }
-        if goes || !self.serves.q.val() {
+        if goes || !serves {
+            self.open.d.next = open;
             // An open packet's channel is remembered while it has no message.
             self.serves.d.next = pick.any();
             if pick.any() {
@@ -77,7 +79,7 @@ impl<const N: usize> Logic for FirstCome<N> {
         }
         self.ready.next = !have;
         self.turn.next = now;
-        self.valid.next = self.serves.q.val();
+        self.valid.next = serves;
     }
 }
 
