@@ -14,16 +14,16 @@
 //! order, each with its completion. Then comes what the packet itself says: nothing, data of a READ, go back, wait, or
 //! the end of the QP. A READ in the way of an acknowledgement means that its response was lost: go back to it.
 //!
-//! Wake-up calls are its own business, which must leave in order with the packets: a timer is over, a WQE cannot be
-//! executed, or raw frames have left, which nobody else will acknowledge. At most one is pending.
+//! Wake-up calls ([`super::calls`]) are its own business, which must leave in order with the packets.
 //!
 //! It waits for its result's place only. `GoBack` has a queue of its own; when that is full, the message is dropped and the
 //! timer tries again. The requester takes kicks always, and fault reports are taken when no wake-up call is pending.
 
+use super::calls::Calls;
 use super::completer_rules::*;
 use super::opcode::*;
 use super::sge::{SgeMap, Stretch, sge_map, sge_step};
-use super::timers::{Fired, Timers, Wait};
+use super::timers::{Timers, Wait, fast_timer};
 use crate::{
     msg::*,
     stream::{BadRow, Fifo, FreshTable, GuardedTable, Sink, Source, Table, TablePort},
@@ -55,7 +55,7 @@ enum State {
 }
 
 /// See the module.
-#[derive(LogicBlock)]
+#[derive(LogicBlock, Default)]
 pub struct Completer {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -111,6 +111,7 @@ pub struct Completer {
     /// It is to be written: after a packet or a load, with this verbs timeout.
     write: Reg<Bit>,
     timeout: DFF<Bits<5>>,
+    loaded: DFF<Bit>,
     /// It was not written yet when it was read.
     forward: DFF<Bit>,
     generation: DFF<Gen>,
@@ -149,18 +150,8 @@ pub struct Completer {
     heads: Ram<Bits<11>, 12>,
     goes_back: Reg<Bit>,
     ackeds: FreshTable<Acked>,
-    faults: FreshTable<SendFault>,
+    calls: Calls,
     timers: Timers,
-
-    /// The wake-up call: to be made; made and not yet served; what for.
-    call: Reg<Bit>,
-    busy: Reg<Bit>,
-    call_fault: DFF<Bit>,
-    call_raw: DFF<Bit>,
-    fired: DFF<Fired>,
-    /// Raw frames have left, up to this one, and no call was made.
-    raw: Reg<Bit>,
-    raw_left: DFF<TxLeft>,
 
     backs: Fifo<GoBack>,
     op_valid: Reg<Bit>,
@@ -178,90 +169,16 @@ impl Completer {
     /// timer at least `least` ticks.
     pub fn new(qps: usize, tick: usize, least: u64) -> Self {
         Completer {
-            clock: Default::default(),
-            rst: Default::default(),
-            meta: Default::default(),
-            soon: Default::default(),
-            soon_valid: Default::default(),
-            op: Default::default(),
-            wake: Default::default(),
-            left: Default::default(),
-            fault: Default::default(),
-            back: Default::default(),
-            kick: Default::default(),
-            acked_re: Default::default(),
-            acked_addr: Default::default(),
-            acked: Default::default(),
-            sent_re: Default::default(),
-            sent_addr: Default::default(),
-            sent: Default::default(),
-            record_re: Default::default(),
-            record_addr: Default::default(),
-            record: Default::default(),
-            land_re: Default::default(),
-            land_addr: Default::default(),
-            land: Default::default(),
-            view_re: Default::default(),
-            view_addr: Default::default(),
-            view: Default::default(),
-            table: Default::default(),
-            flip: Default::default(),
-            bad: Default::default(),
-            count: Default::default(),
-            state: Default::default(),
-            early: Default::default(),
-            early_qpn: Default::default(),
-            m: Default::default(),
-            said: Default::default(),
-            now: Default::default(),
-            write: Default::default(),
-            timeout: Default::default(),
-            forward: Default::default(),
-            generation: Default::default(),
-            sent_q: Default::default(),
-            todo: Default::default(),
-            rec: Default::default(),
-            packets: Default::default(),
-            retired: Default::default(),
-            stalled: Default::default(),
-            behind: Default::default(),
-            before: Default::default(),
-            facts: Default::default(),
-            trouble: Default::default(),
-            map: Default::default(),
-            stretch: Default::default(),
-            at: Default::default(),
-            want: Default::default(),
-            place: Default::default(),
-            moved: Default::default(),
-            sample: Default::default(),
-            measured: Default::default(),
-            timely: Default::default(),
-            sampled: Default::default(),
             attributes: GuardedTable::new(qps, "block"),
             peers: Table::new(qps, "block"),
             rows: GuardedTable::new(qps, "block"),
             heads: Ram::default().rows(qps).style("distributed").at_once(),
-            goes_back: Default::default(),
             ackeds: FreshTable::new(qps, "block"),
-            faults: FreshTable::new(qps, "block"),
+            calls: Calls::new(qps),
             timers: Timers::new(qps, tick, least),
-            call: Default::default(),
-            busy: Default::default(),
-            call_fault: Default::default(),
-            call_raw: Default::default(),
-            fired: Default::default(),
-            raw: Default::default(),
-            raw_left: Default::default(),
             backs: Fifo::new(BACKS),
-            op_valid: Default::default(),
-            op_q: Default::default(),
-            kick_valid: Default::default(),
-            kick_q: Default::default(),
-            rvalid: Default::default(),
-            rdata: Default::default(),
-            count_q: Default::default(),
             _qps: Hidden(qps),
+            ..Default::default()
         }
     }
 }
@@ -269,14 +186,15 @@ impl Completer {
 impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, early, write, goes_back, call, busy, raw, op_valid, kick_valid, rvalid, count_q);
+        regs!(self, clock, rst, state, early, write, goes_back, op_valid, kick_valid, rvalid, count_q);
         dff_setup!(
-            self, clock, early_qpn, m, said, now, timeout, forward, generation, sent_q, todo, rec, packets, retired
+            self, clock, early_qpn, m, said, now, timeout, loaded, forward, generation, sent_q, todo, rec, packets,
+            retired
         );
         dff_setup!(self, clock, behind, before, facts, trouble, map, stretch, at, want, place, moved, sample, measured);
-        dff_setup!(self, clock, timely, sampled, call_fault, call_raw, fired, raw_left, stalled, op_q, kick_q, rdata);
-        clock!(self, clock, attributes, peers, rows, heads, ackeds, faults);
-        clock_reset!(self, clock, rst, timers, backs);
+        dff_setup!(self, clock, timely, sampled, stalled, op_q, kick_q, rdata);
+        clock!(self, clock, attributes, peers, rows, heads, ackeds);
+        clock_reset!(self, clock, rst, timers, calls, backs);
 
         let state = self.state.q.val();
         let m = self.m.q.val();
@@ -287,7 +205,8 @@ impl Logic for Completer {
         let rec = self.rec.q.val();
         let attributes = self.attributes.rdata.val();
         let row = if self.forward.q.val() { now } else { self.rows.rdata.val() };
-        let fault = self.faults.rdata.val();
+        let fault = self.calls.told.val();
+        let call = self.calls.call.val();
         let view = self.view.val();
         let qp = m.qpn.get_bits::<12>(0);
         let table = self.table.req.val();
@@ -341,8 +260,8 @@ impl Logic for Completer {
         self.peers.raddr.next = who;
         self.rows.re.next = read && !forward;
         self.rows.raddr.next = who;
-        self.faults.re.next = reads;
-        self.faults.raddr.next = who;
+        self.calls.told_re.next = reads;
+        self.calls.told_addr.next = who;
         self.view_re.next = reads;
         self.view_addr.next = who.get_bits::<12>(0);
         self.sent_re.next = reads;
@@ -366,53 +285,26 @@ impl Logic for Completer {
         self.land_re.next = reads;
         self.land_addr.next = cat!(24; bits::<8>(0), who.get_bits::<12>(0), head.get_bits::<4>(7));
 
-        // ---- Wake-up calls: a fault of the send side, or a timer.
-        let fault_now = self.fault.valid.val() && !self.busy.q.val();
-        self.fault.ready.next = !self.busy.q.val();
-        self.faults.we.next = fault_now;
-        self.faults.waddr.next = self.fault.data.val().qpn.cast::<24>();
-        self.faults.wdata.next = self.fault.data.val();
-        let fired_now = self.timers.fired_valid.val() && !self.busy.q.val() && !self.fault.valid.val();
-        self.timers.take.next = fired_now;
-        let raw_now = self.raw.q.val() && !self.busy.q.val() && !self.fault.valid.val() && !fired_now;
-        if raw_now {
-            self.raw.d.next = false;
-        }
-        if self.left.valid.val() && !self.left.data.val().expects {
-            self.raw.d.next = true;
-            self.raw_left.d.next = self.left.data.val();
-        }
-        if fault_now || fired_now || raw_now {
-            self.busy.d.next = true;
-            self.call.d.next = true;
-            self.call_fault.d.next = fault_now;
-            self.call_raw.d.next = raw_now;
-            self.fired.d.next = self.timers.fired.val();
-            if raw_now {
-                self.fired.d.next.qpn = self.raw_left.q.val().qpn;
-                self.fired.d.next.psn = self.raw_left.q.val().psn;
-            }
-            if fault_now {
-                self.fired.d.next.qpn = self.fault.data.val().qpn;
-            }
-        }
-        self.wake.valid.next = self.call.q.val();
-        self.wake.data.next = self.fired.q.val().qpn;
-        if self.call.q.val() && self.wake.ready.val() {
-            self.call.d.next = false;
-        }
+        // ---- Wake-up calls, and the timers that make some.
+        Sink::<SendFault>::link(&mut self.fault, &mut self.calls.fault);
+        Source::<Qp>::link(&mut self.wake, &mut self.calls.wake);
+        self.calls.fired.next = self.timers.fired.val();
+        self.calls.fired_valid.next = self.timers.fired_valid.val();
+        self.timers.take.next = self.calls.take.val();
         self.left.ready.next = true;
+        self.calls.left.next = self.left.data.val();
+        self.calls.left_valid.next = self.left.valid.val();
         self.timers.left.next = self.left.data.val();
         self.timers.left_valid.next = self.left.valid.val();
 
         // ---- What the oldest record says, from registers.
         let facts = self.facts.q.val();
         let trouble = self.trouble.q.val();
-        let (has, is_read, all, lost) = (facts.has, facts.is_read, facts.all, facts.lost);
+        let (has, is_read, all) = (facts.has, facts.is_read, facts.all);
         let before = self.before.q.val();
         let stretch = self.stretch.q.val();
         let final_one = facts.final_one;
-        let fired = self.fired.q.val();
+        let fired = call.fired;
         let backs_ready = self.backs.s.ready.val();
 
         // The record retired, and the row as progress leaves it.
@@ -500,7 +392,7 @@ impl Logic for Completer {
                 } else if take {
                     self.m.d.next = incoming;
                     if incoming.opcode == WAKE {
-                        self.m.d.next.psn = self.fired.q.val().psn;
+                        self.m.d.next.psn = call.fired.psn;
                     }
                     self.state.d.next = if here { State::Look } else { State::Fetch };
                 }
@@ -513,14 +405,7 @@ impl Logic for Completer {
                 let ahead = m.psn - row.psn;
                 let valid = ahead < self.sent.val().psn - row.psn;
                 let running = exists && runs(view.state) && !row.halted;
-                let says = understand(
-                    m,
-                    self.peers.rdata.val(),
-                    running,
-                    valid,
-                    self.call_fault.q.val(),
-                    self.call_raw.q.val(),
-                );
+                let says = understand(m, self.peers.rdata.val(), running, valid, call.fault, call.raw);
                 self.said.d.next = says;
                 // What calls say does not depend on the PSN that was sent.
                 self.todo.d.next = if says.kind == SAYS_ACK { ahead + 1 } else { ahead };
@@ -539,7 +424,8 @@ impl Logic for Completer {
                 // A round trip is measured on an answer to the very packet that left last, unless it was sent again.
                 let mark = self.timers.mark.val();
                 let trip = self.timers.now.val().get_bits::<16>(0) - mark.time;
-                self.sampled.d.next = m.psn == mark.psn && !row.fires.any() && !row.recovering && !row.rnr;
+                self.sampled.d.next =
+                    m.psn.get_bits::<20>(0) == mark.psn && !row.fires.any() && !row.recovering && !row.rnr;
                 self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };
                 self.state.d.next = State::Weigh;
             }
@@ -556,7 +442,7 @@ impl Logic for Completer {
                     self.behind.q.val(),
                     before,
                     m,
-                    said.kind,
+                    said,
                     todo,
                     attributes.mtu,
                 );
@@ -572,126 +458,135 @@ impl Logic for Completer {
             }
             State::Act => {
                 let retires = all || final_one;
-                if !said.counts {
-                    ends = true;
-                    count = count.replace_bit(counter::RX_QP_STATE, !said.call && !said.runs);
-                    let heard = !said.call && said.runs;
-                    count = count.replace_bit(counter::RX_QP_PEER, heard && !said.peer);
-                    count = count.replace_bit(counter::RX_PKEY, heard && said.peer && !said.pkey);
-                    count = count.replace_bit(counter::RX_STALE_RESPONSE, heard && said.peer && said.pkey);
-                } else if todo.any() && has && !is_read {
-                    // Acknowledged: a whole record, or the front of one.
-                    new = if all { retired } else { ahead };
-                    if !all {
-                        new.psn = now.psn + todo;
-                    }
-                    moved = true;
-                    let rest: Psn = if all { facts.rest } else { 0.into() };
-                    let finished = !rest.any() && said.kind == SAYS_ACK && !now.fault;
-                    let completes = all && rec.signaled;
-                    op.completion.valid = completes;
-                    op.more = !finished;
-                    if !finished {
-                        op.rows = 0.into();
-                    }
-                    emit = completes && !finished;
-                    ends = finished;
-                    again = !finished;
-                    if op_free {
-                        self.todo.d.next = rest;
-                    }
-                    count = count.replace_bit(counter::RX_ACCEPTED, finished);
-                } else if todo.any() && is_read && lost {
-                    // Its response was lost on the way: implied NAK.
-                    go_back = !now.recovering;
-                    ends = true;
-                    count = count.replace_bit(counter::RX_ACCEPTED, true);
-                } else if todo.any() && said.kind != SAYS_END || said.kind == SAYS_ACK {
-                    // All is acknowledged; or an unsolicited ACK within a READ, which says nothing about its response.
-                    if now.fault && trouble.due {
-                        of_fault = true;
-                        fails = trouble.ends;
-                        end_status = trouble.status;
-                        end_cause = fault.cause;
-                    }
-                    ends = true;
-                    count = count.replace_bit(counter::RX_ACCEPTED, moved);
-                    count = count.replace_bit(counter::RX_STALE_RESPONSE, !moved);
-                } else if said.kind == SAYS_DATA {
-                    if !is_read {
+                match facts.case {
+                    Case::Nothing => {
                         ends = true;
-                        count = count.replace_bit(counter::RX_STALE_RESPONSE, true);
-                    } else if !facts.sound {
-                        fails = true;
-                        end_status = wc::BAD_RESP.to_bits();
-                        end_cause = cause::BAD_RESPONSE.to_bits();
+                        count = count.replace_bit(counter::RX_QP_STATE, !said.call && !said.runs);
+                        let heard = !said.call && said.runs;
+                        count = count.replace_bit(counter::RX_QP_PEER, heard && !said.peer);
+                        count = count.replace_bit(counter::RX_PKEY, heard && said.peer && !said.pkey);
+                        count = count.replace_bit(counter::RX_STALE_RESPONSE, heard && said.peer && said.pkey);
+                    }
+                    Case::Retire => {
+                        // Acknowledged: a whole record, or the front of one.
+                        new = if all { retired } else { ahead };
+                        if !all {
+                            new.psn = now.psn + todo;
+                        }
+                        moved = true;
+                        let finished = !(all && facts.more) && said.kind == SAYS_ACK && !now.fault;
+                        let completes = all && rec.signaled;
+                        op.completion.valid = completes;
+                        op.more = !finished;
+                        if !finished {
+                            op.rows = 0.into();
+                        }
+                        emit = completes && !finished;
+                        ends = finished;
+                        again = !finished;
+                        if op_free {
+                            self.todo.d.next = if all { facts.rest } else { 0.into() };
+                        }
+                        count = count.replace_bit(counter::RX_ACCEPTED, finished);
+                    }
+                    Case::Lost => {
+                        go_back = !now.recovering;
                         ends = true;
                         count = count.replace_bit(counter::RX_ACCEPTED, true);
-                    } else {
-                        op.write = m.payload.any();
-                        op.last = stretch.last || !m.payload.any();
-                        emit = true;
-                        if op.last {
-                            moved = true;
-                            new = if final_one { retired } else { ahead };
-                            if !final_one {
-                                new.psn = now.psn + 1;
-                                new.reading = true;
-                            }
-                            op.completion.valid = final_one && rec.signaled;
-                            // A fault may be due now: look again, as after an ACK.
-                            again = final_one && now.fault;
-                            ends = !again;
-                            op.more = again;
-                            if again {
-                                op.rows = 0.into();
-                                if op_free {
-                                    self.said.d.next.kind = SAYS_ACK.to_bits();
+                    }
+                    Case::Quiet => {
+                        if now.fault && trouble.due {
+                            of_fault = true;
+                            fails = trouble.ends;
+                            end_status = trouble.status;
+                            end_cause = fault.cause;
+                        }
+                        ends = true;
+                        count = count.replace_bit(counter::RX_ACCEPTED, moved);
+                        count = count.replace_bit(counter::RX_STALE_RESPONSE, !moved);
+                    }
+                    Case::Stray => {
+                        ends = true;
+                        count = count.replace_bit(counter::RX_STALE_RESPONSE, true);
+                    }
+                    Case::Data => {
+                        if !(if final_one { facts.sound_last } else { facts.sound }) {
+                            fails = true;
+                            end_status = wc::BAD_RESP.to_bits();
+                            end_cause = cause::BAD_RESPONSE.to_bits();
+                            ends = true;
+                            count = count.replace_bit(counter::RX_ACCEPTED, true);
+                        } else {
+                            op.write = facts.bytes;
+                            op.last = stretch.last;
+                            emit = true;
+                            if stretch.last {
+                                moved = true;
+                                new = if final_one { retired } else { ahead };
+                                if !final_one {
+                                    new.psn = now.psn + 1;
+                                    new.reading = true;
                                 }
+                                op.completion.valid = final_one && rec.signaled;
+                                // A fault may be due now: look again, as after an ACK.
+                                again = final_one && now.fault;
+                                ends = !again;
+                                op.more = again;
+                                if again {
+                                    op.rows = 0.into();
+                                    if op_free {
+                                        self.said.d.next.kind = SAYS_ACK.to_bits();
+                                    }
+                                }
+                                count = count.replace_bit(counter::RX_ACCEPTED, ends);
                             }
-                            count = count.replace_bit(counter::RX_ACCEPTED, ends);
                         }
                     }
-                } else if said.kind == SAYS_GO_BACK {
-                    go_back = true;
-                    ends = true;
-                    count = count.replace_bit(counter::RX_ACCEPTED, true);
-                } else if said.kind == SAYS_RNR {
-                    ends = true;
-                    count = count.replace_bit(counter::RNR_RECEIVED, true);
-                    count = count.replace_bit(counter::RX_ACCEPTED, true);
-                    if now.rnr_retry == 0 {
+                    Case::GoBack => {
+                        go_back = true;
+                        ends = true;
+                        count = count.replace_bit(counter::RX_ACCEPTED, true);
+                    }
+                    Case::Rnr => {
+                        ends = true;
+                        count = count.replace_bit(counter::RNR_RECEIVED, true);
+                        count = count.replace_bit(counter::RX_ACCEPTED, true);
+                        if now.rnr_retry == 0 {
+                            fails = true;
+                            end_status = wc::RNR_RETRY_EXC.to_bits();
+                            end_cause = cause::RNR_RETRY_EXCEEDED.to_bits();
+                        } else {
+                            if now.rnr_retry != 7 {
+                                new.rnr_retry = now.rnr_retry - 1;
+                            }
+                            new.rnr = true;
+                            new.rnr_code = m.syndrome.get_bits::<5>(0);
+                            new.turn = now.turn + 1;
+                        }
+                    }
+                    Case::End => {
+                        ends = true;
                         fails = true;
-                        end_status = wc::RNR_RETRY_EXC.to_bits();
-                        end_cause = cause::RNR_RETRY_EXCEEDED.to_bits();
-                    } else {
-                        if now.rnr_retry != 7 {
-                            new.rnr_retry = now.rnr_retry - 1;
-                        }
-                        new.rnr = true;
-                        new.rnr_code = m.syndrome.get_bits::<5>(0);
-                        new.turn = now.turn + 1;
+                        end_status = said.status;
+                        end_cause = said.cause;
+                        count = count.replace_bit(counter::RX_ACCEPTED, true);
                     }
-                } else if said.kind == SAYS_END {
-                    ends = true;
-                    fails = true;
-                    end_status = said.status;
-                    end_cause = said.cause;
-                    count = count.replace_bit(counter::RX_ACCEPTED, true);
-                } else if said.kind == SAYS_TIMER {
-                    ends = true;
-                    go_back = has && self.timely.q.val();
-                } else {
-                    // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
-                    ends = true;
-                    if trouble.due {
-                        of_fault = true;
-                        fails = trouble.ends;
-                        end_status = trouble.status;
-                        end_cause = fault.cause;
-                    } else if trouble.known {
-                        new.fault = !trouble.past;
-                        go_back = trouble.past;
+                    Case::Timer => {
+                        ends = true;
+                        go_back = has && self.timely.q.val();
+                    }
+                    Case::Fault => {
+                        // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
+                        ends = true;
+                        if trouble.due {
+                            of_fault = true;
+                            fails = trouble.ends;
+                            end_status = trouble.status;
+                            end_cause = fault.cause;
+                        } else if trouble.known {
+                            new.fault = !trouble.past;
+                            go_back = trouble.past;
+                        }
                     }
                 }
 
@@ -801,10 +696,11 @@ impl Logic for Completer {
 
         // ---- The end of a packet: what it leaves is written in the next cycle; messages to the requester.
         let done = state == State::Act && op_free && ends;
-        let counts = done && said.counts;
+        let counts = done && facts.case != Case::Nothing;
         let send_row = table_now && table.write && table.table == id::QP_SEND;
         let load = send_row && loads(table.row);
         self.write.d.next = load || counts;
+        self.loaded.d.next = load;
         if load {
             self.m.d.next.qpn = table.index;
             self.now.d.next = fresh(table.row);
@@ -842,10 +738,10 @@ impl Logic for Completer {
             // The messages before a fault may not have asked for an ACK: sent again, they do.
             reading: now.reading || now.fault,
             over: now.halted,
+            begins: self.loaded.q.val(),
             fires: now.fires,
             timeout: self.timeout.q.val(),
-            srtt: now.srtt,
-            rttvar: now.rttvar,
+            fast: fast_timer(now.srtt, now.rttvar),
         };
         self.goes_back.d.next = counts && go_back && backs_ready;
         self.backs.s.valid.next = self.goes_back.q.val();
@@ -862,9 +758,7 @@ impl Logic for Completer {
             self.kick_valid.d.next = true;
             self.kick_q.d.next = qp;
         }
-        if done && said.call {
-            self.busy.d.next = false;
-        }
+        self.calls.served.next = done && said.call;
         self.count_q.d.next = count;
         self.count.next = self.count_q.q.val();
     }

@@ -85,9 +85,9 @@ pub struct Row {
     pub fault: Bit,
     /// An error ended the QP.
     pub halted: Bit,
-    /// See `timers::Wait`.
+    /// See `timers::fast_timer`.
     pub srtt: Bits<16>,
-    /// See `timers::Wait`.
+    /// See `timers::fast_timer`.
     pub rttvar: Bits<16>,
 }
 
@@ -96,8 +96,8 @@ pub struct Row {
 pub struct Said {
     /// One of the `SAYS` constants.
     pub kind: Bits<3>,
-    /// It is about something that was sent and not acknowledged; a call always is, while the QP runs.
-    pub counts: Bit,
+    /// It is about something that was sent and not acknowledged; a call always is.
+    pub about: Bit,
     /// The QP runs.
     pub runs: Bit,
     /// It is a wake-up call.
@@ -149,7 +149,7 @@ pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit,
     };
     Said {
         kind,
-        counts: runs && if call { !call_raw || valid } else { valid && known && peer && pkey },
+        about: if call { !call_raw || valid } else { valid && known },
         runs,
         call,
         peer,
@@ -192,15 +192,40 @@ pub struct Facts {
     /// There is a record, and it is a READ's.
     pub has: Bit,
     pub is_read: Bit,
-    /// The packet acknowledges all of the record, and so many PSNs behind it.
+    /// The packet acknowledges all of the record, and so many PSNs behind it, if any.
     pub all: Bit,
     pub rest: Psn,
-    /// If it is a READ's: its response was lost, for the packet is about what came behind.
-    pub lost: Bit,
+    pub more: Bit,
     /// One PSN of the record is not acknowledged: the next response packet is the last.
     pub final_one: Bit,
-    /// A READ response packet is what must come next.
+    /// A READ response packet is what must come next, if that is the last one; if it is not.
+    pub sound_last: Bit,
     pub sound: Bit,
+    /// The packet has payload.
+    pub bytes: Bit,
+    /// What is to be done.
+    pub case: Case,
+}
+
+/// What a packet leads to, for the oldest record.
+#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
+pub enum Case {
+    /// It is not heard.
+    Nothing,
+    /// Acknowledges the record, or the front of it.
+    Retire,
+    /// The response of a READ was lost: implied NAK.
+    Lost,
+    /// All that it acknowledges is done.
+    Quiet,
+    /// READ data; the same for no READ.
+    Data,
+    Stray,
+    GoBack,
+    Rnr,
+    End,
+    Timer,
+    Fault,
 }
 
 /// What row and fault of the send side say together, likewise.
@@ -229,33 +254,61 @@ pub fn facts_of(
     behind: Psn,
     before: Bits<32>,
     m: RxMeta,
-    kind: Bits<3>,
+    said: Said,
     todo: Psn,
     mtu: Bits<3>,
 ) -> Facts {
     let has = row.record != sent.record;
+    let is_read = has && record.opcode == elab!(bits::<3>(send_op::READ as u64));
     let target = behind + todo;
-    let all = target >= packets;
-    let final_one = behind + 1 == packets;
+    let (all, more, some) = (target >= packets, target > packets, todo.any());
     let closes = m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY;
     let pad = (m.payload.get_bits::<2>(0) + m.pad) == 0;
-    let completes = before + m.payload.cast::<32>() == record.length;
-    let size = if final_one { completes } else { m.payload == mtu_bytes(mtu) };
+    let kind = said.kind;
+    // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
+    let lost = if kind == SAYS_ACK {
+        more
+    } else if kind == SAYS_END {
+        all
+    } else {
+        true
+    };
+    let heard = said.runs && said.about && (said.call || said.peer && said.pkey);
+    let case = if !heard {
+        Case::Nothing
+    } else if some && has && !is_read {
+        Case::Retire
+    } else if some && is_read && lost {
+        Case::Lost
+    } else if some && kind != SAYS_END || kind == SAYS_ACK {
+        Case::Quiet
+    } else {
+        match kind {
+            SAYS_DATA => {
+                if is_read {
+                    Case::Data
+                } else {
+                    Case::Stray
+                }
+            }
+            SAYS_GO_BACK => Case::GoBack,
+            SAYS_RNR => Case::Rnr,
+            SAYS_END => Case::End,
+            SAYS_TIMER => Case::Timer,
+            _ => Case::Fault,
+        }
+    };
     Facts {
         has,
-        is_read: has && record.opcode == elab!(bits::<3>(send_op::READ as u64)),
+        is_read,
         all,
         rest: target - packets,
-        // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
-        lost: if kind == SAYS_ACK {
-            target > packets
-        } else if kind == SAYS_END {
-            all
-        } else {
-            true
-        },
-        final_one,
-        sound: closes == final_one && size && pad,
+        more,
+        final_one: behind + 1 == packets,
+        sound_last: closes && pad && before + m.payload.cast::<32>() == record.length,
+        sound: !closes && pad && m.payload == mtu_bytes(mtu),
+        bytes: m.payload.any(),
+        case,
     }
 }
 
@@ -273,7 +326,7 @@ pub fn trouble_of(row: Row, fault: SendFault, generation: Gen) -> Trouble {
     Trouble {
         known,
         past: delta.get_bit(23),
-        due: known && !delta.any(),
+        due: known && fault.psn == row.psn,
         ends: fault.cause.any(),
         has_blocks: fault.blocks.any(),
         // A frame fails at its key.

@@ -972,6 +972,25 @@ fn the_fast_timer_follows_the_round_trip() {
     assert!((13..20).contains(&first));
 }
 
+/// The packets of a READ response may come further apart than its first one took: on a slow or shared link.
+#[test]
+fn the_fast_timer_follows_the_pace_of_the_responses() {
+    let mut live = Live::new(|r| _ = r.send(send_op::READ, 20 * 1024, true));
+    live.left(100);
+    let mut psn = 100;
+    for (i, gap) in [20, 55, 100, 180, 180, 20, 20, 180, 180].into_iter().enumerate() {
+        assert_eq!(backs(&live.run(gap, &[])), [] as [u64; 0], "response {i}");
+        let opcode = if i == 0 { op::READ_RESPONSE_FIRST } else { op::READ_RESPONSE_MIDDLE };
+        live.run(1, &[data(opcode, psn, 1024)]);
+        psn += 1;
+    }
+    // It stops.
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(1000, &[]))[0] - start;
+    println!("fires {first} ticks after the last response");
+    assert!((2 * 180 - 20..2 * 180 + 20).contains(&first), "{first}");
+}
+
 #[test]
 fn the_verbs_timeout_costs_retries_until_none_is_left() {
     let mut live = Live::new(|r| {

@@ -1,5 +1,6 @@
 //! The rules of the protocol: responder, completer, commit, respond, requester.
 
+mod calls;
 mod commit;
 mod completer;
 mod completer_rules;

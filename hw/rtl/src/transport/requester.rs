@@ -600,6 +600,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.front.engine_busy.next = !idle;
         self.front.engine_writes.next = store;
         self.front.looks.next = looks;
+        self.front.whose.next = self.whose.q.val();
         self.front.engine_reads.next = engine_reads;
         self.front.engine_holds.next = holds;
         self.front.index.next = of_row.index;
@@ -630,7 +631,8 @@ impl<const N: usize> Logic for Requester<N> {
             signaled: wqe.signaled,
             length: wqe.length,
         };
-        self.land_we.next = begins && packet.read;
+        // Once: when a READ is sent again, the completer may be reading its row for a late response.
+        self.land_we.next = begins && packet.read && !packet.again;
         self.land_addr.next = cat!(24; bits::<8>(0), context.qpn, now.reads.get_bits::<4>(0));
         self.land.next = sges;
         self.progress.we.next = store;

@@ -46,8 +46,9 @@ pub struct Front {
     pub engine: Signal<In, Qp>,
     pub engine_busy: Signal<In, Bit>,
     pub engine_writes: Signal<In, Bit>,
-    /// Other work reads rows in this cycle.
+    /// Other work reads rows in this cycle; for this QP, which the engine has in hand from the next one on.
     pub looks: Signal<In, Bit>,
+    pub whose: Signal<In, Qp>,
     /// The engine reads a block in this cycle; or one that it has read waits for it.
     pub engine_reads: Signal<In, Bit>,
     pub engine_holds: Signal<In, Bit>,
@@ -69,6 +70,9 @@ pub struct Front {
     pub wrong: Signal<Out, Bit>,
     held: Reg<Bit>,
     held_pick: DFF<Pick>,
+    /// It is the QP that front or engine has.
+    of_front: DFF<Bit>,
+    of_engine: DFF<Bit>,
     step: Reg<Step>,
     qpn_q: Reg<Qp>,
     kicked_q: Reg<Bit>,
@@ -82,7 +86,7 @@ impl Logic for Front {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, held, step, qpn_q, kicked_q, guessed);
-        dff_setup!(self, clock, held_pick, guess, right);
+        dff_setup!(self, clock, held_pick, of_front, of_engine, guess, right);
         let step = self.step.q.val();
         let qpn = self.qpn_q.q.val();
         let held = self.held.q.val();
@@ -97,10 +101,20 @@ impl Logic for Front {
             self.held.d.next = self.pick.valid.val();
             self.held_pick.d.next = self.pick.data.val();
         }
+        // Compared ahead, with what the engine has in the next cycle.
+        let coming = if held { next.qpn } else { self.pick.data.val().qpn };
+        self.of_front.d.next = coming == qpn;
+        self.of_engine.d.next = if loads {
+            coming == qpn
+        } else if looks {
+            coming == self.whose.val()
+        } else {
+            coming == self.engine.val()
+        };
         let empty = step == Step::Empty;
         let leaves = step == Step::There && loads || step == Step::Tried && self.right.q.val();
-        let of_engine = next.qpn == self.engine.val();
-        let in_hand = of_engine && busy || !empty && next.qpn == qpn;
+        let of_engine = self.of_engine.q.val();
+        let in_hand = of_engine && busy || !empty && self.of_front.q.val();
         let takes = held && (empty || leaves) && !looks && !in_hand && !(of_engine && self.engine_writes.val());
         if takes || held && in_hand {
             self.held.d.next = false;

@@ -10,9 +10,13 @@
 //!
 //! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, a READ
 //! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at
-//! least [`least_timer`] ticks, doubled by a NAK (the data is read again before the next answer can come) and at each firing without
-//! progress, up to the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before the first
-//! measurement it is [`FIRST`] ticks.
+//! least [`least_timer`] ticks and at least twice the *pace*, doubled by a NAK (the data is read again before the next answer can
+//! come) and at each firing without progress, up to the verbs timeout; only a firing after the full verbs timeout counts against the
+//! retry count. Before the first measurement it is [`FIRST`] ticks.
+//!
+//! The pace is the time from one progress to the next while the QP goes on waiting: on a slow or shared link the packets of a READ
+//! response come further apart than its first one took to come. The longest one counts, and is forgotten by a 32nd with each
+//! progress.
 
 use crate::{
     msg::*,
@@ -64,20 +68,27 @@ pub struct Wait {
     pub reading: Bit,
     /// An error ended the QP: it waits for nothing.
     pub over: Bit,
+    /// Its queue was loaded, and nothing came since: what was learnt is about another peer.
+    pub begins: Bit,
     /// Fast firings without progress.
     pub fires: Bits<4>,
     /// Verbs timeout, 0 for never.
     pub timeout: Bits<5>,
-    /// Smoothed round trip, in eighths of a tick, 0 before the first; its mean deviation, in quarters.
-    pub srtt: Bits<16>,
-    pub rttvar: Bits<16>,
+    /// The fast timer by round trips alone, in ticks: [`fast_timer`].
+    pub fast: Bits<16>,
 }
 
-/// The latest packet that asks for an answer and left for the MAC. Writer: this block, for `left`.
+/// The fast timer after round trips of `srtt` eighths of a tick, 0 before the first, and a mean deviation of `rttvar` quarters.
+#[hdl_fn]
+pub fn fast_timer(srtt: Bits<16>, rttvar: Bits<16>) -> Bits<16> {
+    if srtt.any() { (srtt >> 3) + rttvar + 1 } else { FIRST.to_bits() }
+}
+
+/// The latest packet that asks for an answer and left for the MAC, as the completer sees it. Writer: this block, for `left`.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Mark {
-    /// Its PSN.
-    pub psn: Psn,
+    /// Low bits of its PSN: enough to know its answer by.
+    pub psn: Bits<20>,
     /// When it left.
     pub time: Bits<16>,
 }
@@ -88,7 +99,11 @@ struct Alarm {
     running: Bit,
     psn: Psn,
     turn: Bits<4>,
-    since: Bits<32>,
+    /// It began with progress, not with a packet that left or a go back.
+    paced: Bit,
+    since: Bits<31>,
+    /// In ticks.
+    pace: Bits<11>,
 }
 
 /// A wait that is over.
@@ -104,7 +119,7 @@ pub struct Fired {
 }
 
 /// See the module.
-#[derive(LogicBlock)]
+#[derive(LogicBlock, Default)]
 pub struct Timers {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -130,8 +145,9 @@ pub struct Timers {
     qp: Reg<Qp>,
     valid: [Reg<Bit>; 4],
     who: [DFF<Qp>; 4],
-    /// One for the completer, one for the scanner.
-    marks: [FreshTable<Mark>; 2],
+    /// Marks for the completer, their PSNs for the scanner.
+    marks: FreshTable<Mark>,
+    asked: FreshTable<Psn>,
     waits: FreshTable<Wait>,
     alarms: Table<Alarm>,
     /// Stage 3.
@@ -139,14 +155,20 @@ pub struct Timers {
     same: DFF<Bit>,
     base: DFF<Bits<16>>,
     about: DFF<Wait>,
-    since: DFF<Bits<32>>,
-    elapsed: DFF<Bits<32>>,
+    since: DFF<Bits<31>>,
+    elapsed: DFF<Bits<31>>,
+    pace: DFF<Bits<11>>,
+    /// It waits since it made progress; and made more now.
+    paced: DFF<Bit>,
+    moved: DFF<Bit>,
     /// Stage 4.
     waiting4: DFF<Bit>,
     same4: DFF<Bit>,
     about4: DFF<Wait>,
-    since4: DFF<Bits<32>>,
-    elapsed4: DFF<Bits<32>>,
+    since4: DFF<Bits<31>>,
+    elapsed4: DFF<Bits<31>>,
+    pace4: DFF<Bits<11>>,
+    paced4: DFF<Bit>,
     ticks: DFF<Bits<32>>,
     verbs: DFF<Bit>,
     _qps: Hidden<usize>,
@@ -159,44 +181,14 @@ impl Timers {
     pub fn new(qps: usize, tick: usize, least: u64) -> Self {
         assert!((8..=4096).contains(&qps) && (1..=0xffff).contains(&tick));
         Timers {
-            clock: Default::default(),
-            rst: Default::default(),
-            left: Default::default(),
-            left_valid: Default::default(),
-            we: Default::default(),
-            waddr: Default::default(),
-            wait: Default::default(),
-            mark_re: Default::default(),
-            mark_addr: Default::default(),
-            mark: Default::default(),
-            now: Default::default(),
-            fired: Default::default(),
-            fired_valid: Default::default(),
-            take: Default::default(),
-            time: Default::default(),
-            fraction: Default::default(),
-            qp: Default::default(),
-            valid: Default::default(),
-            who: Default::default(),
-            marks: [FreshTable::new(qps, "block"), FreshTable::new(qps, "block")],
+            marks: FreshTable::new(qps, "block"),
+            asked: FreshTable::new(qps, "block"),
             waits: FreshTable::new(qps, "block"),
             alarms: Table::new(qps, "block"),
-            waiting: Default::default(),
-            same: Default::default(),
-            base: Default::default(),
-            about: Default::default(),
-            since: Default::default(),
-            elapsed: Default::default(),
-            waiting4: Default::default(),
-            same4: Default::default(),
-            about4: Default::default(),
-            since4: Default::default(),
-            elapsed4: Default::default(),
-            ticks: Default::default(),
-            verbs: Default::default(),
             _qps: Hidden(qps),
             _tick: Hidden(tick),
             _least: Hidden(least),
+            ..Default::default()
         }
     }
 }
@@ -205,9 +197,9 @@ impl Logic for Timers {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, time, fraction, qp, valid);
-        dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed);
-        dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, ticks, verbs);
-        clock!(self, clock, marks[0], marks[1], waits, alarms);
+        dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
+        dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, ticks, verbs);
+        clock!(self, clock, marks, asked, waits, alarms);
         let time = self.time.q.val();
         self.now.next = time;
         self.fraction.d.next = self.fraction.q.val() + 1;
@@ -218,14 +210,16 @@ impl Logic for Timers {
 
         // Marks: written when a packet leaves, read by the completer and the scanner.
         let left = self.left.val();
-        for i in 0..2 {
-            self.marks[i].we.next = self.left_valid.val() && left.expects;
-            self.marks[i].waddr.next = left.qpn.cast::<24>();
-            self.marks[i].wdata.next = Mark { psn: left.psn, time: time.get_bits::<16>(0) };
-        }
-        self.marks[0].re.next = self.mark_re.val();
-        self.marks[0].raddr.next = self.mark_addr.val().cast::<24>();
-        self.mark.next = self.marks[0].rdata.val();
+        let leaves = self.left_valid.val() && left.expects;
+        self.marks.we.next = leaves;
+        self.marks.waddr.next = left.qpn.cast::<24>();
+        self.marks.wdata.next = Mark { psn: left.psn.get_bits::<20>(0), time: time.get_bits::<16>(0) };
+        self.marks.re.next = self.mark_re.val();
+        self.marks.raddr.next = self.mark_addr.val().cast::<24>();
+        self.mark.next = self.marks.rdata.val();
+        self.asked.we.next = leaves;
+        self.asked.waddr.next = left.qpn.cast::<24>();
+        self.asked.wdata.next = left.psn;
         self.waits.we.next = self.we.val();
         self.waits.waddr.next = self.waddr.val().cast::<24>();
         self.waits.wdata.next = self.wait.val();
@@ -233,8 +227,8 @@ impl Logic for Timers {
         // Stage 0: the next QP.
         let qp = self.qp.q.val();
         self.qp.d.next = if qp == elab!(bits::<12>(self._qps.0 as u64 - 1)) { 0.into() } else { qp + 1 };
-        self.marks[1].re.next = true;
-        self.marks[1].raddr.next = qp.cast::<24>();
+        self.asked.re.next = true;
+        self.asked.raddr.next = qp.cast::<24>();
         self.waits.re.next = true;
         self.waits.raddr.next = qp.cast::<24>();
         self.alarms.re.next = true;
@@ -249,20 +243,20 @@ impl Logic for Timers {
         // Stage 2: does it wait, and is it the wait that was seen before?
         let wait = self.waits.rdata.val();
         let alarm = self.alarms.rdata.val();
-        let asked = !(self.marks[1].rdata.val().psn - wait.psn).get_bit(23);
+        let asked = !(self.asked.rdata.val() - wait.psn).get_bit(23);
         self.waiting.d.next = (asked || wait.rnr || wait.reading) && !wait.over;
         self.same.d.next = alarm.running && alarm.psn == wait.psn && alarm.turn == wait.turn;
-        let round_trip = (wait.srtt >> 3) + wait.rttvar + 1;
-        self.base.d.next = if !wait.srtt.any() {
-            FIRST.to_bits()
-        } else if round_trip < elab!(bits::<16>(self._least.0)) {
-            elab!(bits::<16>(self._least.0))
-        } else {
-            round_trip
-        };
+        let least: Bits<16> = elab!(bits::<16>(self._least.0));
+        let slow = cat!(16; bits::<4>(0), alarm.pace, true);
+        let floor = if slow < least { least } else { slow };
+        self.base.d.next = if wait.fast < floor { floor } else { wait.fast };
+        let on = alarm.running && alarm.turn == wait.turn;
+        self.moved.d.next = on && alarm.psn != wait.psn;
+        self.paced.d.next = alarm.paced;
+        self.pace.d.next = if wait.begins { 0.into() } else { alarm.pace };
         self.about.d.next = wait;
         self.since.d.next = alarm.since;
-        self.elapsed.d.next = time - alarm.since;
+        self.elapsed.d.next = time.get_bits::<31>(0) - alarm.since;
 
         // Stage 3: how long may it take?
         let about = self.about.q.val();
@@ -289,11 +283,23 @@ impl Logic for Timers {
         self.about4.d.next = about;
         self.since4.d.next = self.since.q.val();
         self.elapsed4.d.next = self.elapsed.q.val();
+        // A pace counts between two progresses of one wait.
+        let (pace, elapsed, moved) = (self.pace.q.val(), self.elapsed.q.val(), self.moved.q.val());
+        let taken: Bits<11> = if elapsed.get_bits::<20>(11).any() { 0x7ff.into() } else { elapsed.get_bits::<11>(0) };
+        let fades = pace - (pace >> 5) - cat!(11; bits::<10>(0), pace.any());
+        self.pace4.d.next = if !(moved && self.paced.q.val()) {
+            pace
+        } else if taken < pace {
+            fades
+        } else {
+            taken
+        };
+        self.paced4.d.next = if self.same.q.val() { self.paced.q.val() } else { moved };
 
         // Stage 4: is it over?
         let about = self.about4.q.val();
         let same = self.same4.q.val();
-        let over = same && self.waiting4.q.val() && self.elapsed4.q.val() >= self.ticks.q.val();
+        let over = same && self.waiting4.q.val() && self.elapsed4.q.val().cast::<32>() >= self.ticks.q.val();
         let seen = self.valid[3].q.val();
         self.fired.next =
             Fired { qpn: self.who[3].q.val(), psn: about.psn, turn: about.turn, verbs: self.verbs.q.val() };
@@ -305,7 +311,10 @@ impl Logic for Timers {
             running: self.waiting4.q.val(),
             psn: about.psn,
             turn: about.turn,
-            since: if keep { self.since4.q.val() } else { time },
+            // After a firing the answer is one to what is sent again.
+            paced: self.paced4.q.val() && !(over && self.take.val()),
+            since: if keep { self.since4.q.val() } else { time.get_bits::<31>(0) },
+            pace: self.pace4.q.val(),
         };
     }
 }
