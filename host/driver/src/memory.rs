@@ -217,56 +217,7 @@ impl Drop for RingMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::function::{BarInfo, Mapping};
-    use std::os::fd::BorrowedFd;
-
-    /// A function that only keeps its maps.
-    #[derive(Default)]
-    struct Maps(Mutex<BTreeMap<u64, usize>>);
-
-    impl PciFunction for Maps {
-        fn config_read(&self, _: u16, _: &mut [u8]) -> Result<()> {
-            Ok(())
-        }
-        fn config_write(&self, _: u16, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-        fn bar_info(&self, _: u8) -> Result<BarInfo> {
-            Ok(BarInfo::default())
-        }
-        fn bar_read(&self, _: u8, _: u64, _: &mut [u8]) -> Result<()> {
-            Ok(())
-        }
-        fn bar_write(&self, _: u8, _: u64, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-        fn bar_map(&self, _: u8, _: u64, _: u64) -> Result<Option<Mapping>> {
-            Ok(None)
-        }
-        fn dma_limits(&self) -> Result<DmaLimits> {
-            Ok(DmaLimits { page_sizes: 0x1000, iova: vec![(0x1000, (1 << 47) - 1)], max_maps: 3, prefers_fd: false })
-        }
-        unsafe fn dma_map(&self, m: &DmaMap<'_>) -> Result<()> {
-            let mut maps = self.0.lock().unwrap();
-            let overlaps = maps.range(..m.iova + m.len as u64).any(|(a, l)| a + *l as u64 > m.iova);
-            assert!(!overlaps && m.len.is_multiple_of(PAGE), "maps {:#x}+{:#x} over {maps:x?}", m.iova, m.len);
-            maps.insert(m.iova, m.len);
-            Ok(())
-        }
-        fn dma_unmap(&self, iova: u64, len: usize) -> Result<()> {
-            assert_eq!(self.0.lock().unwrap().remove(&iova), Some(len), "unmaps what was not mapped so");
-            Ok(())
-        }
-        fn msix_count(&self) -> Result<u32> {
-            Ok(0)
-        }
-        fn msix_set(&self, _: &[Option<BorrowedFd<'_>>]) -> Result<()> {
-            Ok(())
-        }
-        fn reset(&self) -> Result<()> {
-            Ok(())
-        }
-    }
+    use crate::testing::Fake;
 
     fn map(bus: &BusSpace, pages: &Pages, at: usize, len: usize) -> Result<u64> {
         // SAFETY: the tests keep `pages` alive until all is unmapped.
@@ -275,7 +226,7 @@ mod tests {
 
     #[test]
     fn regions_on_one_page_share_its_map_and_the_ledger_ends_empty() {
-        let bus = BusSpace::new(Arc::new(Maps::default())).unwrap();
+        let bus = BusSpace::new(Arc::new(Fake::default())).unwrap();
         let pages = Pages::new(4 * PAGE).unwrap();
         let at = |offset: usize| pages.as_ptr().wrapping_add(offset);
         assert_eq!(map(&bus, &pages, PAGE + 5, 10).unwrap(), at(PAGE + 5) as u64);
@@ -292,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_the_iommu_cannot_hold_is_refused_with_its_limits() {
-        let bus = BusSpace::new(Arc::new(Maps::default())).unwrap();
+        let bus = BusSpace::new(Arc::new(Fake::default())).unwrap();
         let pages = Pages::new(8 * PAGE).unwrap();
         for i in [0, 2, 4] {
             map(&bus, &pages, i * PAGE, PAGE).unwrap();
@@ -314,7 +265,7 @@ mod tests {
             let e = Pages::new(len).err().expect("no machine has it").to_string();
             assert!(e.contains(&format!("no memory for {len} bytes")), "{e}");
         }
-        let bus = Arc::new(BusSpace::new(Arc::new(Maps::default())).unwrap());
+        let bus = Arc::new(BusSpace::new(Arc::new(Fake::default())).unwrap());
         for (at, len) in [(usize::MAX - 5, 3), (0x1000, usize::MAX - 0x1000), (0x2000, usize::MAX)] {
             let ptr = std::ptr::without_provenance_mut(at);
             // SAFETY: refused before anything is mapped.

@@ -1,6 +1,7 @@
-//! A function of registers that stand still, for tests of what the driver makes of them.
+//! A function of registers that stand still and maps that are kept, for tests of what the driver makes of them.
 
 use crate::function::{BarInfo, DmaLimits, DmaMap, Mapping, PciFunction, Result};
+use crate::memory::PAGE;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
@@ -12,9 +13,11 @@ struct State {
     writes: Vec<(u64, u32)>,
     /// A write that changes another register.
     trigger: Option<((u64, u32), (u64, u32))>,
+    /// DMA maps: bytes by IOVA.
+    maps: BTreeMap<u64, usize>,
 }
 
-/// BAR0 and the command register of a function.
+/// BAR0, the command register and the IOMMU, of three maps, of a function.
 #[derive(Default)]
 pub(crate) struct Fake(Mutex<State>);
 
@@ -75,12 +78,17 @@ impl PciFunction for Fake {
         Ok(None)
     }
     fn dma_limits(&self) -> Result<DmaLimits> {
-        Ok(DmaLimits { page_sizes: 0x1000, iova: vec![], max_maps: 0, prefers_fd: false })
+        Ok(DmaLimits { page_sizes: 0x1000, iova: vec![(0x1000, (1 << 47) - 1)], max_maps: 3, prefers_fd: false })
     }
-    unsafe fn dma_map(&self, _: &DmaMap<'_>) -> Result<()> {
+    unsafe fn dma_map(&self, m: &DmaMap<'_>) -> Result<()> {
+        let maps = &mut self.0.lock().unwrap().maps;
+        let overlaps = maps.range(..m.iova + m.len as u64).any(|(a, l)| a + *l as u64 > m.iova);
+        assert!(!overlaps && m.len.is_multiple_of(PAGE), "maps {:#x}+{:#x} over {maps:x?}", m.iova, m.len);
+        maps.insert(m.iova, m.len);
         Ok(())
     }
-    fn dma_unmap(&self, _: u64, _: usize) -> Result<()> {
+    fn dma_unmap(&self, iova: u64, len: usize) -> Result<()> {
+        assert_eq!(self.0.lock().unwrap().maps.remove(&iova), Some(len), "unmaps what was not mapped so");
         Ok(())
     }
     fn msix_count(&self) -> Result<u32> {
