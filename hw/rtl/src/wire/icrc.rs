@@ -9,8 +9,8 @@
 //! ```text
 //! cycle       0     1     2     3       Crc: a beat a cycle, frames back to back
 //! data        B0    B1
-//! fold              f0    f1            512 to 32 bits: 4 levels of LUT6
-//! state                   s0    s1      32 to 32 bits and the fold
+//! fold              f0    f1            64 to 32 bits, of each part of a beat
+//! state                   s0    s1      32 to 32 bits and the folds
 //! done                          1
 //! ```
 //! No handshakes, so nothing here can wait.
@@ -22,6 +22,9 @@ pub const START: u32 = 0xdebb_20e3;
 /// State of the CRC after a frame with its ICRC.
 const RESIDUE: u32 = 0xdebb_20e3;
 const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// Bits of a beat that are folded together: as many as few levels of logic can.
+const PART: usize = 64;
 
 /// Cycles from a beat to the state behind it.
 pub const CRC_LATENCY: usize = 2;
@@ -60,6 +63,11 @@ fn beat_rows<const W: usize>() -> Vec<Bits<W>> {
     rows(&columns)
 }
 
+/// Part `i` of a beat.
+fn part_of<const W: usize>(beat: Bits<W>, i: usize) -> Bits<PART> {
+    (0..PART).fold(Bits::default(), |part, j| part.replace_bit(j, beat.get_bit(PART * i + j)))
+}
+
 /// CRC-32 over beats, from state 0. The caller zeroes the bytes that do not count.
 #[derive(Clone, Debug, LogicBlock)]
 pub struct Crc<const W: usize> {
@@ -74,7 +82,8 @@ pub struct Crc<const W: usize> {
     /// State after the last beat; stays until the next beat has passed.
     pub state: Signal<Out, Bits<32>>,
     pub done: Signal<Out, Bit>,
-    fold: DFF<Bits<32>>,
+    /// Of each part of the beat; they add up.
+    fold: [DFF<Bits<32>>; 8],
     fold_valid: Reg<Bit>,
     fold_first: DFF<Bit>,
     fold_last: DFF<Bit>,
@@ -114,36 +123,44 @@ impl<const W: usize> Logic for Crc<W> {
         dff_setup!(self, clock, fold, fold_first, fold_last, sum);
         self.fold_valid.d.next = self.valid.val();
         if self.valid.val() {
-            let mut fold: Bits<32> = 0.into();
-            for k in 0..32 {
-                fold = fold.replace_bit(k, (self.data.val() & elab!(self._beat.0[k])).xor());
+            for i in 0..W / PART {
+                let mut fold: Bits<32> = 0.into();
+                for k in 0..32 {
+                    let part = self.data.val().get_bits::<PART>(PART * i);
+                    fold = fold.replace_bit(k, (part & elab!(part_of(self._beat.0[k], i))).xor());
+                }
+                self.fold[i].d.next = fold;
             }
-            self.fold.d.next = fold;
             self.fold_first.d.next = self.first.val();
             self.fold_last.d.next = self.last.val();
         }
         self.sum_last.d.next = self.fold_valid.q.val() && self.fold_last.q.val();
         if self.fold_valid.q.val() {
             let mut sum: Bits<32> = 0.into();
-            for k in 0..32 {
-                sum = sum.replace_bit(k, (self.sum.q.val() & elab!(self._advance.0[k])).xor());
+            if !self.fold_first.q.val() {
+                for k in 0..32 {
+                    sum = sum.replace_bit(k, (self.sum.q.val() & elab!(self._advance.0[k])).xor());
+                }
             }
-            self.sum.d.next = if self.fold_first.q.val() { self.fold.q.val() } else { self.fold.q.val() ^ sum };
+            for i in 0..W / PART {
+                sum ^= self.fold[i].q.val();
+            }
+            self.sum.d.next = sum;
         }
         self.state.next = self.sum.q.val();
         self.done.next = self.sum_last.q.val();
     }
 }
 
-/// Whether `state` is that of a good frame with its ICRC and `pad` zero bytes behind it.
+/// The state behind a good frame with its ICRC and `pad` zero bytes.
 #[hdl_fn]
-pub fn is_good<const W: usize>(state: Bits<32>, pad: Bits<6>) -> Bit {
+pub fn residue(pad: Bits<6>) -> Bits<32> {
     let mut want: Bits<32> = 0.into();
     for k in 0..32 {
         let column: Bits<64> = elab!(residue_bit(k));
         want = want.replace_bit(k, column.get_bit(pad.index()));
     }
-    state == want
+    want
 }
 
 /// Bit `k` of the residue by the zero bytes behind the frame: a LUT.

@@ -16,43 +16,39 @@
 //! accepted frame stands before them, and with the next accepted frame otherwise. So garbage can delay others by the
 //! room it takes, but never for good.
 
-use super::be;
-use super::icrc::{Crc, is_good, keep_bytes, mask_headers};
-use super::parser::{Arrival, GIDS, Gid, Parsed, Parser};
+use super::gids::Gids;
+use super::icrc::{Crc, mask_headers, residue};
+use super::parser::{Arrival, Parsed, Parser};
 use super::raw_filter::RawFilter;
-use crate::msg::{BufAddr, RxMeta};
+use super::window::{Headers, Window};
+use crate::msg::{BufAddr, RxMeta, TableReq};
 use crate::stream::{BeatSink, Fifo, Source, TablePort};
-use abi::{
-    status::counter,
-    table::{gid, id},
-    wire,
-};
+use abi::{status::counter, table::id, wire};
 use hdl::prelude::*;
-
-/// Frames whose meta data may wait.
-const WAITING: usize = 64;
 
 /// A beat on its way to the checks.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Place {
     /// Number of the beat in its frame, 15 for all from there on.
     number: Bits<4>,
-    /// Bytes of the frame before it.
-    position: Bits<14>,
     last: Bit,
     tagged: Bit,
     ip6: Bit,
-    /// Bytes of the frame up to the end of the IP packet, once its header has come.
-    end: Bits<18>,
-    end_known: Bit,
+    /// Of the IP packet, whose length has come: bytes from this beat on, as whole beats and what is left of one.
+    beats: Bits<12>,
+    rest: Bits<6>,
+    /// The IP packet has bytes in this beat; it fills it.
+    live: Bit,
+    whole: Bit,
 }
 
 /// A frame on its way out of the checks.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Found {
     meta: RxMeta,
-    /// Its verdict so far, 0 for none.
+    /// Its verdict so far, 0 for none, and whether there is none.
     fault: Bits<6>,
+    good: Bit,
     /// Its UDP checksum counts, before `fault`.
     summed: Bit,
 }
@@ -85,10 +81,12 @@ pub struct Ingress<const W: usize> {
     /// A frame is accepted. This or a verdict in `count` comes for each frame, in the order of arrival.
     pub accepted: Signal<Out, Bit>,
 
-    gids: Arr<DFF<Gid>, GIDS>,
-    gid_valid: Reg<Bits<16>>,
+    req: DFF<TableReq>,
+    req_valid: Reg<Bit>,
     answer: DFF<Bits<512>>,
     answer_valid: Reg<Bit>,
+    gids: Gids,
+    filter: RawFilter,
 
     valid: Reg<Bit>,
     data: DFF<Bits<W>>,
@@ -96,26 +94,30 @@ pub struct Ingress<const W: usize> {
     last: DFF<Bit>,
     error: DFF<Bit>,
     number: Reg<Bits<4>>,
+    /// Bytes of the frame so far, and whether they are too many.
     position: Reg<Bits<14>>,
+    over: Reg<Bit>,
     /// Next row to write, first row of the frame, rows written of it, and whether some could not be.
     row: Reg<Bits<20>>,
     start: Reg<Bits<20>>,
     rows: Reg<Bits<12>>,
     lost: Reg<Bit>,
-    window: DFF<Bits<1024>>,
+    window: Window<W>,
+    ended: Reg<Bit>,
+    arrival: DFF<Arrival>,
+    parser: Parser,
 
     beat_valid: Reg<Bit>,
     beat: DFF<Bits<W>>,
     place: DFF<Place>,
-    parser: Parser,
-    filter: RawFilter,
-
     live: Reg<Bit>,
     first: DFF<Bit>,
     masked: DFF<Bits<W>>,
     crc: Crc<W>,
     closing: [Reg<Bit>; 4],
-    pad: [DFF<Bits<6>>; 3],
+    pad: [DFF<Bits<6>>; 2],
+    /// The CRC of a good frame.
+    want: DFF<Bits<32>>,
 
     plain: DFF<Bits<W>>,
     sum_valid: [Reg<Bit>; 2],
@@ -129,12 +131,27 @@ pub struct Ingress<const W: usize> {
     found_valid: [Reg<Bit>; 3],
     found: [DFF<Found>; 3],
     fifo: Fifo<RxMeta>,
+    /// What is in front in the FIFO went past it.
+    spent: Reg<Bit>,
     /// Rows written and not free; rows named in meta data and not free; rows of frames dropped since.
     used: Reg<Bits<20>>,
     owned: Reg<Bits<20>>,
     holes: Reg<Bits<20>>,
+    /// No rows were owned in the cycle before; rows that have become free.
+    idle: Reg<Bit>,
+    taken: Reg<Bit>,
     freed_now: Reg<Bits<12>>,
+    gone: Reg<Bits<20>>,
+    has_room: Reg<Bit>,
+    counts: Reg<Bits<64>>,
     _rows: Hidden<usize>,
+    _waiting: Hidden<usize>,
+}
+
+/// Frames take the short way out, past the FIFO and the stages of the UDP checksum: where a beat is a whole small frame, and
+/// the link so fast that two cycles count.
+const fn is_direct(width: usize) -> bool {
+    width >= 256
 }
 
 impl<const W: usize> Ingress<W> {
@@ -142,6 +159,8 @@ impl<const W: usize> Ingress<W> {
     pub fn new(bytes: usize) -> Self {
         assert!([64, 128, 256, 512].contains(&W), "a datapath of {W} bits");
         assert!(bytes.is_power_of_two() && bytes >= W && bytes <= 1 << 20, "a buffer of {bytes} bytes");
+        // Frames whose meta data may wait.
+        let waiting = (bytes >> 11).clamp(16, 64);
         Ingress {
             clock: Default::default(),
             rst: Default::default(),
@@ -159,10 +178,12 @@ impl<const W: usize> Ingress<W> {
             room: Default::default(),
             count: Default::default(),
             accepted: Default::default(),
-            gids: Default::default(),
-            gid_valid: Default::default(),
+            req: Default::default(),
+            req_valid: Default::default(),
             answer: Default::default(),
             answer_valid: Default::default(),
+            gids: Default::default(),
+            filter: Default::default(),
             valid: Default::default(),
             data: Default::default(),
             bytes: Default::default(),
@@ -170,22 +191,25 @@ impl<const W: usize> Ingress<W> {
             error: Default::default(),
             number: Default::default(),
             position: Default::default(),
+            over: Default::default(),
             row: Default::default(),
             start: Default::default(),
             rows: Default::default(),
             lost: Default::default(),
             window: Default::default(),
+            ended: Default::default(),
+            arrival: Default::default(),
+            parser: Default::default(),
             beat_valid: Default::default(),
             beat: Default::default(),
             place: Default::default(),
-            parser: Default::default(),
-            filter: Default::default(),
             live: Default::default(),
             first: Default::default(),
             masked: Default::default(),
             crc: Default::default(),
             closing: Default::default(),
             pad: Default::default(),
+            want: Default::default(),
             plain: Default::default(),
             sum_valid: Default::default(),
             sum_first: Default::default(),
@@ -195,47 +219,27 @@ impl<const W: usize> Ingress<W> {
             folded: Default::default(),
             found_valid: Default::default(),
             found: Default::default(),
-            fifo: Fifo::new(WAITING),
+            fifo: Fifo::new(waiting),
+            spent: Default::default(),
             used: Default::default(),
             owned: Default::default(),
             holes: Default::default(),
+            idle: Default::default(),
+            taken: Default::default(),
             freed_now: Default::default(),
+            gone: Default::default(),
+            has_room: Default::default(),
+            counts: Default::default(),
             _rows: Hidden(bytes / (W / 8)),
+            _waiting: Hidden(waiting),
         }
     }
 }
 
-/// A field of a table row in its place.
-#[hdl_fn]
-fn put<const N: usize>(x: Bits<N>, lsb: usize) -> Bits<512> {
-    x.cast::<512>() << lsb as u64
-}
-
-/// A flag of a table row in its place.
-#[hdl_fn]
-fn flag(x: Bit, lsb: usize) -> Bits<512> {
-    if x { put(bits::<1>(1), lsb) } else { 0.into() }
-}
-
-/// A GID row as the table bus reads it.
-#[hdl_fn]
-fn gid_row(valid: Bit, g: Gid) -> Bits<512> {
-    let flags = flag(valid, elab!(gid::VALID.lsb))
-        | flag(g.ip6, elab!(gid::IS_IP6.lsb))
-        | flag(g.tagged, elab!(gid::TAGGED.lsb));
-    flags | put(g.vlan, elab!(gid::VLAN.lsb)) | put(g.mac, elab!(gid::MAC.lsb)) | put(g.ip, elab!(gid::IP_LOW.lsb))
-}
-
-/// The first 24 bytes of the frame once beat `number` is there; bytes still to come are noise.
-#[hdl_fn]
-fn front<const W: usize>(window: Bits<1024>, beat: Bits<W>, number: Bits<4>) -> Bits<192> {
-    let mut front: Bits<192> = 0.into();
-    for i in 0..3 {
-        let n = i * 64 / W;
-        let part = if number == n.to_bits() { beat.get_bits::<64>(i * 64 % W) } else { window.get_bits::<64>(i * 64) };
-        front |= part.cast::<192>() << (i as u64 * 64);
-    }
-    front
+/// What the length field of an IP packet does not count of the bytes from its own beat on: `kind` as for [`first_address`].
+fn before_length(width: usize, kind: usize) -> i64 {
+    let known = 23 * 8 / width * width / 8;
+    [14, 18][kind & 1] + [0, 40][kind >> 1] - known as i64
 }
 
 /// Zeroes what the UDP checksum does not cover: all before the IP addresses.
@@ -268,46 +272,32 @@ fn bits_from<const W: usize>(from: usize) -> Bits<W> {
 impl<const W: usize> Logic for Ingress<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, gid_valid, answer_valid, valid, number, position, row, start, rows, lost);
-        regs!(self, clock, rst, beat_valid, live, closing, sum_valid, found_valid, used, owned, holes, freed_now);
-        dff_setup!(self, clock, gids, answer, data, bytes, last, error, window, beat, place, first, masked);
-        dff_setup!(self, clock, pad, plain, sum_first, words, beat_sum, frame_sum, folded, found);
-        clock_reset!(self, clock, rst, parser, filter, crc, fifo);
-        let capacity: Bits<20> = elab!(bits::<20>(self._rows.0 as u64));
+        regs!(self, clock, rst, req_valid, answer_valid, valid, number, position, over, row, start, rows, lost, ended);
+        regs!(self, clock, rst, beat_valid, live, closing, sum_valid, found_valid, spent, used, owned, holes, idle);
+        regs!(self, clock, rst, taken, freed_now, gone, has_room, counts);
+        dff_setup!(self, clock, req, answer, data, bytes, last, error, arrival, beat, place, first, masked);
+        dff_setup!(self, clock, pad, want, plain, sum_first, words, beat_sum, frame_sum, folded, found);
+        clock_reset!(self, clock, rst, window, parser, gids, filter, crc, fifo);
+        let log = elab!(self._rows.0.trailing_zeros() as usize);
         let row_mask: Bits<20> = elab!(bits::<20>(self._rows.0 as u64 - 1));
+        let most: Bits<20> = elab!(bits::<20>(2 * self._rows.0 as u64 - 1)); // of a number of rows
+        let direct = elab!(is_direct(W));
 
         // Table bus. A row that changes while a frame passes counts for it or not.
-        let req = self.table.req.val();
+        let req = self.req.q.val();
         let is_gid = req.table == id::GID as u64;
-        let row_number = req.index.get_bits::<4>(0);
-        let mut answer: Bits<512> = 0.into();
+        self.req_valid.d.next = self.table.valid.val();
         if self.table.valid.val() {
-            let row = req.row;
-            if is_gid {
-                for i in 0..GIDS {
-                    if row_number == i.to_bits() {
-                        answer = gid_row(self.gid_valid.q.val().get_bit(i), self.gids[i].q.val());
-                        if req.write {
-                            self.gid_valid.d.next =
-                                self.gid_valid.q.val().replace_bit(i, row.get_bit(elab!(gid::VALID.lsb)));
-                            self.gids[i].d.next = Gid {
-                                ip6: row.get_bit(elab!(gid::IS_IP6.lsb)),
-                                tagged: row.get_bit(elab!(gid::TAGGED.lsb)),
-                                vlan: row.get_bits::<12>(elab!(gid::VLAN.lsb)),
-                                mac: row.get_bits::<48>(elab!(gid::MAC.lsb)),
-                                ip: row.get_bits::<128>(elab!(gid::IP_LOW.lsb)),
-                            };
-                        }
-                    }
-                }
-            } else {
-                answer = self.filter.row.val();
-            }
-            self.answer.d.next = answer;
+            self.req.d.next = self.table.req.val();
         }
+        self.gids.table.next = req;
+        self.gids.table_valid.next = self.req_valid.q.val() && is_gid;
         self.filter.table.next = req;
-        self.filter.table_valid.next = self.table.valid.val() && !is_gid;
-        self.answer_valid.d.next = self.table.valid.val() && !req.write;
+        self.filter.table_valid.next = self.req_valid.q.val() && !is_gid;
+        if self.req_valid.q.val() {
+            self.answer.d.next = if is_gid { self.gids.row.val() } else { self.filter.row.val() };
+        }
+        self.answer_valid.d.next = self.req_valid.q.val() && !req.write;
         self.table.ready.next = true;
         self.table.rdata.next = self.answer.q.val();
         self.table.rvalid.next = self.answer_valid.q.val();
@@ -322,65 +312,93 @@ impl<const W: usize> Logic for Ingress<W> {
             self.error.d.next = self.mac_error.val();
         }
 
-        // Store it, and find out where its IP packet ends.
+        // Store it, sort its headers, and find out where its IP packet ends.
+        let valid = self.valid.q.val();
         let data = self.data.q.val();
         let last = self.last.q.val();
         let number = self.number.q.val();
         let position = self.position.q.val();
-        let begins = number == 0;
-        let full = self.used.q.val() == capacity;
-        let over = position == wire::MAX_FRAME as u64;
+        let over = self.over.q.val();
+        let full = self.used.q.val().get_bit(log);
         let lost = self.lost.q.val() || full && !over;
-        let store = self.valid.q.val() && !lost && !over;
-        let start = if begins { self.row.q.val() } else { self.start.q.val() };
+        let store = valid && !self.lost.q.val() && !full && !over;
+        let start = if number == 0 { self.row.q.val() } else { self.start.q.val() };
         let shift = elab!((W as u64 / 8).trailing_zeros() as u64);
         let rows = self.rows.q.val() + if store { bits::<12>(1) } else { 0.into() };
-        self.beat_valid.d.next = self.valid.q.val();
-        if self.valid.q.val() {
-            self.number.d.next = if last {
-                0.into()
-            } else if number == 15 {
-                number
-            } else {
-                number + 1
-            };
-            self.position.d.next = if last {
-                0.into()
-            } else if over {
-                position
-            } else {
-                position + W as u64 / 8
-            };
+        self.window.valid.next = valid;
+        self.window.data.next = data;
+        self.window.last.next = last;
+        self.window.number.next = number;
+        let (tagged, ip6) = (self.window.tagged.val(), self.window.ip6.val());
+        self.beat_valid.d.next = valid;
+        self.ended.d.next = valid && last;
+        if valid {
             self.rows.d.next = if last { 0.into() } else { rows };
             self.lost.d.next = lost && !last;
             self.start.d.next = start;
             if store {
                 self.row.d.next = (self.row.q.val() + 1) & row_mask;
             }
-
-            for n in 0..896usize.div_ceil(W) {
-                if number == n.to_bits() {
-                    self.window.d.next.set_bits::<W>(n * W, data);
+            if last {
+                self.number.d.next = 0.into();
+                self.position.d.next = 0.into();
+                self.over.d.next = false;
+                self.arrival.d.next = Arrival {
+                    len: position + self.bytes.q.val().cast::<14>(),
+                    buf: start << shift,
+                    rows,
+                    error: self.error.q.val() || over,
+                    no_room: lost,
+                };
+            } else {
+                if number != 15 {
+                    self.number.d.next = number + 1;
+                }
+                if !over {
+                    self.position.d.next = position + W as u64 / 8;
+                    self.over.d.next = position == elab!(wire::MAX_FRAME as u64 - W as u64 / 8);
                 }
             }
-            let front = front(self.window.q.val(), data, number);
-            let tagged = be::<192, 16>(front, 12) == wire::ETHERTYPE_VLAN as u64;
-            let ethertype = if tagged { be::<192, 16>(front, 16) } else { be::<192, 16>(front, 12) };
-            let ip6 = ethertype == wire::ETHERTYPE_IPV6 as u64;
-            let ip = if tagged { front.get_bits::<48>(144) } else { front.get_bits::<48>(112) };
-            let length = if ip6 { be::<48, 16>(ip, 4) } else { be::<48, 16>(ip, 2) };
-            let before =
-                if tagged { bits::<18>(18) } else { bits::<18>(14) } + if ip6 { bits::<18>(40) } else { 0.into() };
-            self.beat.d.next = data;
-            self.place.d.next = Place {
+
+            // The length lies in the 8 bytes from byte 16 on.
+            let lengths = data.get_bits::<64>(elab!(16 * 8 % W));
+            let comes = number == elab!((23 * 8 / W).to_bits::<4>());
+            let known = number > elab!((23 * 8 / W).to_bits::<4>());
+            let mut length: Bits<18> = 0.into();
+            let mut before: Bits<18> = 0.into();
+            for kind in 0..4 {
+                let (tag, v6) = (kind & 1 == 1, kind & 2 == 2);
+                if tagged == tag && ip6 == v6 {
+                    length = bswap(lengths.get_bits::<16>(32 * (kind & 1) + 16 * (kind >> 1))).cast::<18>();
+                    before = elab!(bits::<18>(before_length(W, kind) as u64 & 0x3ffff));
+                }
+            }
+            let end = length + before;
+            let beats = (end >> shift).get_bits::<12>(0);
+            let rest = end.get_bits::<6>(0) & (W as u64 / 8 - 1);
+            let negative = end.get_bit(17);
+            let was = self.place.q.val();
+            let mut place = Place {
                 number,
-                position,
                 last,
                 tagged,
                 ip6,
-                end: length.cast::<18>() + before,
-                end_known: number >= elab!(bits::<4>(24u64.div_ceil(W as u64 / 8) - 1)),
+                beats: was.beats - 1,
+                rest: was.rest,
+                live: was.whole && (was.beats != 1 || was.rest.any()),
+                whole: was.whole && was.beats != 1,
             };
+            if comes {
+                place.beats = beats;
+                place.rest = rest;
+                place.whole = !negative && (end >> shift).any();
+                place.live = !negative && end.any();
+            } else if !known {
+                place.live = true;
+                place.whole = true;
+            }
+            self.beat.d.next = data;
+            self.place.d.next = place;
         }
         self.buf_we.next = store;
         self.buf_addr.next = self.row.q.val() << shift;
@@ -388,27 +406,15 @@ impl<const W: usize> Logic for Ingress<W> {
         self.buf_bytes.next = (W as u64 / 8).to_bits();
 
         // The frame's headers are complete with its last beat.
-        self.parser.window.next = self.window.q.val();
-        for n in 0..896usize.div_ceil(W) {
-            if number == n.to_bits() {
-                self.parser.window.next.set_bits::<W>(n * W, data);
-            }
-        }
-        self.parser.valid.next = self.valid.q.val() && last;
-        self.parser.arrival.next = Arrival {
-            len: position + self.bytes.q.val().cast::<14>(),
-            buf: start << shift,
-            rows,
-            error: self.error.q.val() || over,
-            no_room: lost,
-        };
-        self.parser.gid_valid.next = self.gid_valid.q.val();
-        self.filter.gid_valid.next = self.gid_valid.q.val();
-        for i in 0..GIDS {
-            self.parser.gids[i].next = self.gids[i].q.val();
-            self.filter.gids[i].next = self.gids[i].q.val();
-        }
-        self.filter.dmac.next = self.parser.dmac.val();
+        let headers: Headers = self.window.out.val();
+        self.parser.valid.next = self.ended.q.val();
+        self.parser.headers.next = headers;
+        self.parser.arrival.next = self.arrival.q.val();
+        self.gids.dmac.next = headers.dmac;
+        self.gids.to.next = self.parser.to.val();
+        self.parser.matches.next = self.gids.matches.val();
+        self.filter.dmac.next = headers.dmac;
+        self.filter.own.next = self.gids.own.val();
         self.parser.wanted_raw.next = self.filter.wanted.val();
         self.parser.raw_open.next = self.filter.open.val();
         self.filter.taken.next = self.parser.raw_taken.val();
@@ -420,30 +426,26 @@ impl<const W: usize> Logic for Ingress<W> {
         }
 
         // ICRC and UDP checksum cover bytes up to the end of the IP packet.
-        let inside = !place.end_known || place.end > place.position.cast::<18>();
-        let live = self.beat_valid.q.val() && inside;
+        let live = self.beat_valid.q.val() && place.live;
         self.live.d.next = live;
         if live {
-            let left = place.end - place.position.cast::<18>();
-            let whole = !place.end_known || left >= W as u64 / 8;
-            let keep: Bits<7> = if whole { (W as u64 / 8).to_bits() } else { left.get_bits::<7>(0) };
-            let beat = keep_bytes(self.beat.q.val(), keep);
-            let masked = mask_headers(self.beat.q.val(), place.number, place.tagged, place.ip6);
-            self.masked.d.next = keep_bytes(masked, keep);
-            self.plain.d.next = mask_before_addresses(beat, place.number, place.tagged, place.ip6);
+            let all: Bits<W> = !Bits::<W>::default();
+            let keep = if place.whole { all } else { !(all << (place.rest.cast::<10>() << 3)) };
+            let beat = self.beat.q.val();
+            self.masked.d.next = mask_headers(beat, place.number, place.tagged, place.ip6) & keep;
+            self.plain.d.next = mask_before_addresses(beat, place.number, place.tagged, place.ip6) & keep;
             self.first.d.next = place.number == 0;
         }
         if ends {
-            self.pad[0].d.next = (bits::<6>(0) - place.end.get_bits::<6>(0)) & (W as u64 / 8 - 1);
+            self.pad[0].d.next = (bits::<6>(0) - place.rest) & (W as u64 / 8 - 1);
         }
-        for i in 1..3 {
-            self.pad[i].d.next = self.pad[i - 1].q.val();
-        }
+        self.pad[1].d.next = self.pad[0].q.val();
+        self.want.d.next = residue(self.pad[1].q.val());
         self.crc.data.next = self.masked.q.val();
         self.crc.valid.next = self.live.q.val();
         self.crc.first.next = self.first.q.val();
         self.crc.last.next = false;
-        let good = is_good::<W>(self.crc.state.val(), self.pad[2].q.val());
+        let good = self.crc.state.val() == self.want.q.val();
 
         // The sum of 16-bit words is the same in both byte orders, but for the order of its bytes.
         self.sum_valid[0].d.next = self.live.q.val();
@@ -484,22 +486,25 @@ impl<const W: usize> Logic for Ingress<W> {
         let summed_well = folded == 0xffff || folded == 0x1fffe || folded == 0x2fffd;
         self.found_valid[0].d.next = self.parser.out_valid.val();
         if self.parser.out_valid.val() {
+            let checked = !parsed.meta.raw && !parsed.faulty;
+            let spoilt = checked && !good;
             self.found[0].d.next = Found {
                 meta: parsed.meta,
-                fault: if parsed.fault.any() {
+                fault: if parsed.faulty {
                     parsed.fault
                 } else if parsed.meta.raw {
                     0.into()
-                } else if !good {
+                } else if spoilt {
                     elab!(counter::RX_ICRC.to_bits())
                 } else {
                     parsed.late_fault
                 },
-                summed: parsed.summed && !parsed.meta.raw && !parsed.fault.any(),
+                good: !parsed.faulty && (parsed.meta.raw || good && !parsed.late_fault.any()),
+                summed: checked && parsed.summed,
             };
         }
         let behind = self.found_valid[1].q.val() || self.found_valid[2].q.val();
-        let early = self.found_valid[0].q.val() && !behind && !self.found[0].q.val().summed;
+        let early = direct && self.found_valid[0].q.val() && !behind && !self.found[0].q.val().summed;
         self.found_valid[1].d.next = self.found_valid[0].q.val() && !early;
         self.found_valid[2].d.next = self.found_valid[1].q.val();
         if self.found_valid[0].q.val() {
@@ -509,45 +514,64 @@ impl<const W: usize> Logic for Ingress<W> {
             let mut found = self.found[1].q.val();
             if found.summed && !summed_well {
                 found.fault = elab!(counter::RX_IP_CHECKSUM.to_bits());
+                found.good = false;
             }
             self.found[2].d.next = found;
         }
 
-        // Hand it on, past the FIFO if that is empty, or leave a hole.
+        // Hand it on, or leave a hole.
         let judged = early || self.found_valid[2].q.val();
-        let verdict = if behind { self.found[2].q.val() } else { self.found[0].q.val() };
+        let mut verdict = self.found[2].q.val();
+        if direct && !behind {
+            verdict = self.found[0].q.val();
+        }
         let found = verdict.meta;
-        let passed = judged && !verdict.fault.any();
-        let rows = self.holes.q.val() + found.rows.cast::<20>();
-        let room = self.fifo.s.ready.val() && !self.holes.q.val().get_bits::<9>(11).any();
-        let taken = passed && room;
+        let holes = self.holes.q.val();
+        let mut many = false; // for the 12 bits of `rows`
+        for i in 11..20 {
+            many = many || i <= log && holes.get_bit(i);
+        }
+        let passed = judged && verdict.good;
+        let taken = passed && self.fifo.s.ready.val() && !many;
+        let rows = holes + found.rows.cast::<20>();
         let mut meta = found;
         meta.rows = rows.get_bits::<12>(0);
-        let queued = self.fifo.m.valid.val();
-        self.meta.data.next = if queued { self.fifo.m.data.val() } else { meta };
-        self.meta.valid.next = queued || taken;
-        self.fifo.m.ready.next = self.meta.ready.val();
         self.fifo.s.data.next = meta;
-        self.fifo.s.valid.next = taken && (queued || !self.meta.ready.val());
-
-        let release = !taken && !self.owned.q.val().any();
-        let holes = if release { 0.into() } else { self.holes.q.val() };
-        self.holes.d.next = if taken {
-            0.into()
-        } else if judged {
-            holes + found.rows.cast::<20>()
+        self.fifo.s.valid.next = taken;
+        let spent = self.spent.q.val();
+        let queued = self.fifo.m.valid.val() && !spent;
+        if direct {
+            // It shows at once if nothing is before it. What is taken so is in the FIFO too, to be thrown away.
+            self.meta.data.next = if queued { self.fifo.m.data.val() } else { meta };
+            self.meta.valid.next = queued || taken;
+            self.spent.d.next = taken && !queued && self.meta.ready.val();
         } else {
-            holes
-        };
+            self.meta.data.next = self.fifo.m.data.val();
+            self.meta.valid.next = self.fifo.m.valid.val();
+        }
+        self.fifo.m.ready.next = spent || self.meta.ready.val();
+
+        // Rows: the holes go with the next frame, or at once if none is before them.
+        self.taken.d.next = taken;
+        let release = self.idle.q.val() && !self.taken.q.val() && !taken;
+        let kept = if release { 0.into() } else { holes };
+        if taken {
+            self.holes.d.next = 0.into();
+        } else {
+            self.holes.d.next = (kept + if judged { found.rows.cast::<20>() } else { 0.into() }) & most;
+        }
         let freed = self.freed_now.q.val().cast::<20>();
         self.freed_now.d.next = self.freed.val();
-        self.owned.d.next = self.owned.q.val() + if taken { rows } else { 0.into() } - freed;
-        self.used.d.next = self.used.q.val() + if store { bits::<20>(1) } else { 0.into() }
-            - freed
-            - if release { self.holes.q.val() } else { 0.into() };
-
-        let half = elab!(bits::<20>(self._rows.0 as u64 / 2));
-        self.room.next = self.used.q.val() < half && self.fifo.fill.val() < (WAITING / 2) as u64;
+        let owned = self.owned.q.val();
+        self.idle.d.next = !owned.any();
+        self.owned.d.next = (owned + if taken { rows } else { 0.into() } - freed) & most;
+        self.gone.d.next = freed + if release { holes } else { 0.into() };
+        self.used.d.next =
+            (self.used.q.val() + if store { bits::<20>(1) } else { 0.into() } - self.gone.q.val()) & most;
+        let used = self.used.q.val();
+        let half = used.get_bit(log) || used.get_bit(log - 1);
+        self.has_room.d.next = !half && self.fifo.fill.val() < elab!(self._waiting.0 as u64 / 2);
+        self.room.next = self.has_room.q.val();
 
         let mut count: Bits<64> = 0.into();
         if judged && !taken {
@@ -558,8 +582,9 @@ impl<const W: usize> Logic for Ingress<W> {
         if taken && found.ce && !found.raw {
             count = count.replace_bit(counter::RX_CE, true);
         }
-        self.count.next = count;
-        self.accepted.next = taken;
+        self.counts.d.next = count;
+        self.count.next = self.counts.q.val();
+        self.accepted.next = self.taken.q.val();
     }
 }
 

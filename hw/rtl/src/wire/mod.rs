@@ -2,6 +2,7 @@
 
 pub mod egress;
 pub mod frames;
+pub mod gids;
 pub mod headers;
 pub mod icrc;
 pub mod ingress;
@@ -12,6 +13,7 @@ pub mod raw_filter;
 #[cfg(test)]
 mod testing;
 pub mod transmit;
+pub mod window;
 
 use hdl::prelude::*;
 

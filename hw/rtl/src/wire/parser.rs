@@ -1,9 +1,9 @@
 //! Header checks of a received frame and its [`RxMeta`], for `wire/ingress`: a pipeline, one frame per cycle.
 //!
 //! ```text
-//! cycle   0            1            2            3               4
-//! valid   window
-//! stage   (VLAN off)   l3           l4           match, lengths  fields, out
+//! cycle   0            1            2                3
+//! valid   headers
+//! stage                l4           match, lengths   fields, out
 //! ```
 //! Which frames are RoCE: UDP port 4791 under a MAC, IP and VLAN of one GID row. Of these every check must hold. All
 //! others are raw frames; the port row decides whether the raw queue wants them. No handshakes: nothing here can wait.
@@ -11,27 +11,19 @@
 //! Checks in order, the first that fails gives the verdict: MAC, room, IP options and fragments, IPv4 header checksum,
 //! lengths; then, if UDP checksum and ICRC hold (`wire/ingress`), transport version and opcode, extended headers.
 
-use super::be;
+use super::{
+    be,
+    gids::{Destination, GIDS},
+    window::Headers,
+};
 use crate::msg::{BufAddr, RxMeta};
 use abi::{status::counter, wire};
 use hdl::prelude::*;
 
-/// Rows of the GID table.
-pub const GIDS: usize = abi::table::GIDS;
 /// Cycles from `valid` to `out_valid`.
-pub const PARSER_LATENCY: usize = 4;
+pub const PARSER_LATENCY: usize = 3;
 /// Cycles from `valid` to `udp_len`.
-pub const UDP_LEN_LATENCY: usize = 5;
-
-/// A GID row.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-pub struct Gid {
-    pub ip6: Bit,
-    pub tagged: Bit,
-    pub vlan: Bits<12>,
-    pub mac: Bits<48>,
-    pub ip: Bits<128>,
-}
+pub const UDP_LEN_LATENCY: usize = 4;
 
 /// What the intake knows of a frame at its end.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -54,31 +46,20 @@ pub struct Parsed {
     pub meta: RxMeta,
     /// Fails before the checksums count.
     pub fault: Bits<6>,
+    pub faulty: Bit,
     /// Fails if the checksums hold.
     pub late_fault: Bits<6>,
     /// There is a UDP checksum.
     pub summed: Bit,
 }
 
-/// Frame behind its VLAN tag, if any.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct L3 {
-    arrival: Arrival,
-    dmac: Bits<48>,
-    tagged: Bit,
-    tci: Bits<16>,
-    ethertype: Bits<16>,
-    /// From the IP header on.
-    bytes: Bits<880>,
-}
-
 /// IP fields.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct L4 {
     arrival: Arrival,
-    dmac: Bits<48>,
     tagged: Bit,
     tci: Bits<16>,
+    /// A whole header of that version.
     ip4: Bit,
     ip6: Bit,
     /// The frame ends inside of its IP header.
@@ -106,20 +87,20 @@ struct Kind {
     arrival: Arrival,
     tagged: Bit,
     tci: Bits<16>,
+    ip4: Bit,
     ip6: Bit,
     ce: Bit,
     sip: Bits<128>,
     matches: Bits<16>,
     wanted_raw: Bit,
     runt: Bit,
+    /// Ends inside of its IP or UDP header.
     cut: Bit,
-    ip: Bit,
-    udp: Bit,
-    has_udp: Bit,
-    roce_port: Bit,
+    /// UDP to the port of RoCE.
+    to_roce: Bit,
+    /// What else makes a frame to one of our addresses suspicious: a later fragment, an extension header.
+    other_part: Bit,
     unsupported: Bit,
-    later_fragment: Bit,
-    extension: Bit,
     sum: Bits<20>,
     lengths: Bit,
     udp_len: Bits<16>,
@@ -171,7 +152,7 @@ fn op_of(opcode: Bits<8>) -> Op {
 
 /// Sum of the 16-bit words `from..to` of a header, in the byte order of the wire's bytes as they lie.
 #[hdl_fn]
-fn sum_of(header: Bits<880>, from: usize, to: usize) -> Bits<18> {
+fn sum_of(header: Bits<320>, from: usize, to: usize) -> Bits<18> {
     let mut sum: Bits<18> = 0.into();
     for i in from..to {
         sum += header.get_bits::<16>(16 * i).cast::<18>();
@@ -186,15 +167,12 @@ pub struct Parser {
     pub rst: Signal<In, Bit>,
     /// A frame has ended.
     pub valid: Signal<In, Bit>,
-    /// Its first 128 bytes; those past its end are noise.
-    pub window: Signal<In, Bits<1024>>,
+    pub headers: Signal<In, Headers>,
     pub arrival: Signal<In, Arrival>,
-    /// GID rows.
-    pub gids: Arr<Signal<In, Gid>, GIDS>,
-    pub gid_valid: Signal<In, Bits<16>>,
-    /// For `wire/raw_filter`: destination of the frame behind its VLAN tag; a cycle later, whether the raw queue wants it; whether
-    /// its rate allows one; one is taken.
-    pub dmac: Signal<Out, Bits<48>>,
+    /// For `wire/gids` and `wire/raw_filter`, a cycle later: where it goes to. They say under which GID rows that is, and whether
+    /// the raw queue wants it; then whether the raw queue's rate allows one; one is taken.
+    pub to: Signal<Out, Destination>,
+    pub matches: Signal<In, Bits<GIDS>>,
     pub wanted_raw: Signal<In, Bit>,
     pub raw_open: Signal<In, Bit>,
     pub raw_taken: Signal<Out, Bit>,
@@ -204,7 +182,6 @@ pub struct Parser {
     pub out: Signal<Out, Parsed>,
     pub out_valid: Signal<Out, Bit>,
     stage: [Reg<Bit>; PARSER_LATENCY],
-    l3: DFF<L3>,
     l4: DFF<L4>,
     kind: DFF<Kind>,
     fields: DFF<Parsed>,
@@ -218,119 +195,94 @@ impl Logic for Parser {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, stage);
-        dff_setup!(self, clock, l3, l4, kind, fields, length, overhead, no_payload);
+        dff_setup!(self, clock, l4, kind, fields, length, overhead, no_payload);
         self.stage[0].d.next = self.valid.val();
         for i in 1..PARSER_LATENCY {
             self.stage[i].d.next = self.stage[i - 1].q.val();
         }
 
-        // Take the VLAN tag off.
-        if self.valid.val() {
-            let window = self.window.val();
-            let tagged = be::<1024, 16>(window, 12) == wire::ETHERTYPE_VLAN as u64;
-            self.l3.d.next = L3 {
-                arrival: self.arrival.val(),
-                dmac: window.get_bits::<48>(0),
-                tagged,
-                tci: if tagged { be::<1024, 16>(window, 14) } else { 0.into() },
-                ethertype: if tagged { be::<1024, 16>(window, 16) } else { be::<1024, 16>(window, 12) },
-                bytes: if tagged { window.get_bits::<880>(144) } else { window.get_bits::<880>(112) },
-            };
-        }
-
         // Take the IP header apart.
-        if self.stage[0].q.val() {
-            let p = self.l3.q.val();
-            let version = p.bytes.get_bits::<4>(4);
-            let type4 = p.ethertype == wire::ETHERTYPE_IPV4 as u64;
-            let type6 = p.ethertype == wire::ETHERTYPE_IPV6 as u64;
-            let words = p.bytes.get_bits::<4>(0);
+        if self.valid.val() {
+            let p = self.headers.val();
+            let arrival = self.arrival.val();
+            let version = p.ip.get_bits::<4>(4);
+            let words = p.ip.get_bits::<4>(0);
             let l2: Bits<7> = if p.tagged { 18.into() } else { 14.into() };
-            let header: Bits<14> = if type6 { 40.into() } else { 20.into() };
-            let header_end = l2.cast::<14>() + header;
-            let whole = p.arrival.len >= header_end;
-            let ip4 = type4 && version == 4 && whole;
-            let ip6 = type6 && version == 6 && whole;
-            let mut port = be::<880, 16>(p.bytes, 42);
-            if ip4 {
-                for n in 0..16 {
+            let header: Bits<7> = if p.ip6 { 40.into() } else { 20.into() };
+            let whole = arrival.len >= (l2 + header).cast::<14>();
+            let mut port = be::<384, 16>(p.transport, 2);
+            if p.ip4 {
+                for n in 0..10 {
                     if words == n.to_bits() {
-                        port = be::<880, 16>(p.bytes, 4 * n + 2);
+                        port = be::<320, 16>(p.ip, 4 * n + 2);
+                    }
+                }
+                for n in 0..6 {
+                    if words == (n + 10).to_bits() {
+                        port = be::<96, 16>(p.options, 2 * n);
                     }
                 }
             }
-            let fragment = be::<880, 16>(p.bytes, 6);
+            let fragment = be::<320, 16>(p.ip, 6);
             let later = fragment.get_bits::<13>(0).any();
+            let ip4 = p.ip4 && version == 4 && whole;
             self.l4.d.next = L4 {
-                arrival: p.arrival,
-                dmac: p.dmac,
+                arrival,
                 tagged: p.tagged,
                 tci: p.tci,
                 ip4,
-                ip6,
-                cut: (type4 || type6) && p.arrival.len >= l2.cast::<14>() && !whole,
-                ce: if ip6 { p.bytes.get_bits::<2>(12) == 3 } else { p.bytes.get_bits::<2>(8) == 3 },
-                ip_len: if ip6 {
-                    be::<880, 16>(p.bytes, 4).cast::<17>() + 40
+                ip6: p.ip6 && version == 6 && whole,
+                cut: (p.ip4 || p.ip6) && arrival.len >= l2.cast::<14>() && !whole,
+                ce: if p.ip6 { p.ip.get_bits::<2>(12) == 3 } else { p.ip.get_bits::<2>(8) == 3 },
+                ip_len: if p.ip6 {
+                    be::<320, 16>(p.ip, 4).cast::<17>() + 40
                 } else {
-                    be::<880, 16>(p.bytes, 2).cast::<17>()
+                    be::<320, 16>(p.ip, 2).cast::<17>()
                 },
-                udp_end: l2 + if ip6 { 48.into() } else { (words.cast::<7>() << 2) + 8 },
-                next_header: if ip6 { p.bytes.get_bits::<8>(48) } else { p.bytes.get_bits::<8>(72) },
+                udp_end: l2 + if p.ip6 { 48.into() } else { (words.cast::<7>() << 2) + 8 },
+                next_header: if p.ip6 { p.ip.get_bits::<8>(48) } else { p.ip.get_bits::<8>(72) },
                 options: ip4 && words != 5,
                 first_fragment: ip4 && fragment.get_bit(13) && !later,
                 later_fragment: ip4 && later,
                 port,
-                sip: if ip6 { p.bytes.get_bits::<128>(64) } else { p.bytes.get_bits::<32>(96).cast::<128>() },
-                dip: if ip6 { p.bytes.get_bits::<128>(192) } else { p.bytes.get_bits::<32>(128).cast::<128>() },
-                sums: cat!(sum_of(p.bytes, 7, 10), sum_of(p.bytes, 4, 7), sum_of(p.bytes, 0, 4)),
-                bytes: if ip6 { p.bytes.get_bits::<384>(320) } else { p.bytes.get_bits::<384>(160) },
+                sip: if p.ip6 { p.ip.get_bits::<128>(64) } else { p.ip.get_bits::<32>(96).cast::<128>() },
+                dip: if p.ip6 { p.ip.get_bits::<128>(192) } else { p.ip.get_bits::<32>(128).cast::<128>() },
+                sums: cat!(sum_of(p.ip, 7, 10), sum_of(p.ip, 4, 7), sum_of(p.ip, 0, 4)),
+                bytes: p.transport,
             };
         }
+        let p = self.l4.q.val();
+        self.to.next = Destination { ip6: p.ip6, tagged: p.tagged, vlan: p.tci.get_bits::<12>(0), ip: p.dip };
 
         // Whose is it, do the lengths agree, what is the opcode?
-        if self.stage[1].q.val() {
-            let p = self.l4.q.val();
-            let vlan = p.tci.get_bits::<12>(0);
-            let mut matches: Bits<16> = 0.into();
-            for i in 0..GIDS {
-                let gid = self.gids[i].val();
-                // A tag with VLAN id 0 carries a priority only.
-                let same_vlan = if gid.tagged { p.tagged && vlan == gid.vlan } else { vlan == 0 };
-                let same = gid.mac == p.dmac && gid.ip == p.dip && gid.ip6 == p.ip6;
-                matches = matches.replace_bit(i, self.gid_valid.val().get_bit(i) && same && same_vlan);
-            }
+        if self.stage[0].q.val() {
             let l2: Bits<18> = if p.tagged { 18.into() } else { 14.into() };
             let udp_len = be::<384, 16>(p.bytes, 4);
             let header: Bits<18> = if p.ip6 { 40.into() } else { 20.into() };
             let fits = p.ip_len.cast::<18>() + l2 <= p.arrival.len.cast::<18>();
             let agree = udp_len.cast::<18>() + header == p.ip_len.cast::<18>();
             let next = p.next_header;
+            let udp = (p.ip4 || p.ip6) && next == wire::IP_PROTO_UDP as u64;
+            let has_udp = p.arrival.len >= p.udp_end.cast::<14>();
+            let extension = p.ip6 && (next == 0 || next == 43 || next == 44 || next == 60);
             self.kind.d.next = Kind {
                 arrival: p.arrival,
                 tagged: p.tagged,
                 tci: p.tci,
+                ip4: p.ip4,
                 ip6: p.ip6,
                 ce: p.ce,
                 sip: p.sip,
-                matches,
+                matches: self.matches.val(),
                 wanted_raw: self.wanted_raw.val(),
                 runt: p.arrival.len < 14,
-                cut: p.cut,
-                ip: p.ip4 || p.ip6,
-                udp: next == wire::IP_PROTO_UDP as u64,
-                has_udp: p.arrival.len >= p.udp_end.cast::<14>(),
-                roce_port: p.port == wire::ROCE_PORT as u64,
+                cut: p.cut || udp && !has_udp,
+                to_roce: udp && has_udp && !p.later_fragment && p.port == wire::ROCE_PORT as u64,
+                other_part: p.later_fragment || extension,
                 unsupported: p.options || p.first_fragment,
-                later_fragment: p.later_fragment,
-                extension: p.ip6 && (next == 0 || next == 43 || next == 44 || next == 60),
-                sum: if p.ip4 {
-                    p.sums.get_bits::<18>(0).cast::<20>()
-                        + p.sums.get_bits::<18>(18).cast::<20>()
-                        + p.sums.get_bits::<18>(36).cast::<20>()
-                } else {
-                    0xffff.into()
-                },
+                sum: p.sums.get_bits::<18>(0).cast::<20>()
+                    + p.sums.get_bits::<18>(18).cast::<20>()
+                    + p.sums.get_bits::<18>(36).cast::<20>(),
                 lengths: fits && agree && udp_len >= 24 && udp_len.get_bits::<2>(0) == 0,
                 udp_len,
                 op: op_of(p.bytes.get_bits::<8>(64)),
@@ -339,16 +291,16 @@ impl Logic for Parser {
         }
 
         // The fields, as the opcode has them, and the first fault.
-        self.dmac.next = self.l3.q.val().dmac;
         self.raw_taken.next = false;
-        if self.stage[2].q.val() {
+        if self.stage[1].q.val() {
             let p = self.kind.q.val();
             let op = p.op;
             let ours = p.matches.any();
-            let datagram = p.ip && p.udp && p.has_udp && !p.later_fragment;
-            let roce = datagram && p.roce_port && ours;
+            let roce = p.to_roce && ours;
             let raw = !roce && p.wanted_raw;
-            let header_sum = p.sum.get_bits::<16>(0).cast::<17>() + p.sum.get_bits::<4>(16).cast::<17>();
+            // Ones' complement: the low 16 bits and the carries add up to all ones.
+            let carries = p.sum.get_bits::<4>(16);
+            let sum_holds = p.sum.get_bits::<12>(4).all() && p.sum.get_bits::<4>(0) == !carries;
 
             let mut gid: Bits<8> = 0.into();
             for i in 0..GIDS {
@@ -365,7 +317,7 @@ impl Logic for Parser {
                 elab!(counter::RX_MALFORMED.to_bits())
             } else if roce && p.unsupported {
                 elab!(counter::RX_IP_UNSUPPORTED.to_bits())
-            } else if roce && header_sum != 0xffff {
+            } else if roce && p.ip4 && !sum_holds {
                 elab!(counter::RX_IP_CHECKSUM.to_bits())
             } else if roce && !p.lengths {
                 elab!(counter::RX_MALFORMED.to_bits())
@@ -373,16 +325,17 @@ impl Logic for Parser {
                 elab!(counter::RX_RAW_RATE.to_bits())
             } else if roce || raw {
                 0.into()
-            } else if datagram && p.roce_port {
+            } else if p.to_roce {
                 elab!(counter::RX_ADDRESS.to_bits())
-            } else if ours && (p.later_fragment || p.extension) {
+            } else if ours && p.other_part {
                 elab!(counter::RX_IP_UNSUPPORTED.to_bits())
-            } else if p.cut || p.ip && p.udp && !p.has_udp {
+            } else if p.cut {
                 elab!(counter::RX_MALFORMED.to_bits())
             } else {
                 elab!(counter::RX_RAW_DROPPED.to_bits())
             };
-            self.raw_taken.next = raw && !fault.any();
+            let broken = p.arrival.error || p.arrival.no_room || p.runt;
+            self.raw_taken.next = raw && self.raw_open.val() && !broken;
             let late = roce && (!op.known || p.bytes.get_bits::<4>(72).any());
 
             let pad = p.bytes.get_bits::<2>(76);
@@ -439,6 +392,7 @@ impl Logic for Parser {
                     ce: p.ce,
                 },
                 fault,
+                faulty: fault.any(),
                 late_fault: if late { elab!(counter::RX_OPCODE.to_bits()) } else { 0.into() },
                 summed: p.bytes.get_bits::<16>(48).any(),
             };
@@ -454,6 +408,6 @@ impl Logic for Parser {
         self.out.next = out;
         self.length[1].d.next = self.length[0].q.val();
         self.udp_len.next = self.length[1].q.val();
-        self.out_valid.next = self.stage[3].q.val();
+        self.out_valid.next = self.stage[2].q.val();
     }
 }

@@ -4,13 +4,13 @@
 //! ```text
 //! cycle     0      1        2
 //! dmac      A                        in the parser's registers
-//! wanted           A
+//! wanted           A                 with `own` beside
 //! taken                     A        if it was `open`: a token less
 //! ```
 //! The rate is a bucket of tokens: a frame takes one, and each `RAW_CYCLES` cycles one comes, up to `RAW_BURST`. Nothing
 //! waits here.
 
-use super::parser::{GIDS, Gid};
+use super::gids::GIDS;
 use crate::msg::TableReq;
 use abi::table::{MULTICASTS, id, multicast, port};
 use hdl::prelude::*;
@@ -26,7 +26,7 @@ struct Port {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug, Default, LogicBlock)]
+#[derive(Clone, Debug, LogicBlock)]
 pub struct RawFilter {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -34,11 +34,9 @@ pub struct RawFilter {
     pub table: Signal<In, TableReq>,
     pub table_valid: Signal<In, Bit>,
     pub row: Signal<Out, Bits<512>>,
-    /// GID rows: their MACs are the port's too.
-    pub gids: Arr<Signal<In, Gid>, GIDS>,
-    pub gid_valid: Signal<In, Bits<16>>,
-    /// Destination of a frame; is it one that the raw queue wants, a cycle later?
+    /// Destination of a frame. A cycle later: GID rows with this MAC, for those are the port's too; does the raw queue want it?
     pub dmac: Signal<In, Bits<48>>,
+    pub own: Signal<In, Bits<GIDS>>,
     pub wanted: Signal<Out, Bit>,
     /// The rate allows a frame; it is taken.
     pub open: Signal<Out, Bit>,
@@ -47,55 +45,100 @@ pub struct RawFilter {
     port: Reg<Port>,
     groups: Arr<DFF<Bits<48>>, MULTICASTS>,
     group_valid: Reg<Bits<MULTICASTS>>,
-    found: Reg<Bit>,
+    rows: Ram<Bits<48>, 4>,
+    /// The groups that the destination names, and whether it is everybody or the port.
+    group: Reg<Bits<MULTICASTS>>,
+    everybody: Reg<Bit>,
+    station: Reg<Bit>,
+
+    /// There is a rate.
+    limited: Reg<Bit>,
     tokens: Reg<Bits<8>>,
-    /// Cycles until the next token.
+    /// At least one token, at least two; the bucket is full.
+    some: Reg<Bit>,
+    more: Reg<Bit>,
+    full: Reg<Bit>,
+    /// Cycles until the next token, and whether there are none.
     left: Reg<Bits<32>>,
+    due: Reg<Bit>,
+}
+
+impl Default for RawFilter {
+    fn default() -> Self {
+        RawFilter {
+            clock: Default::default(),
+            rst: Default::default(),
+            table: Default::default(),
+            table_valid: Default::default(),
+            row: Default::default(),
+            dmac: Default::default(),
+            own: Default::default(),
+            wanted: Default::default(),
+            open: Default::default(),
+            taken: Default::default(),
+            port: Default::default(),
+            groups: Default::default(),
+            group_valid: Default::default(),
+            rows: Ram::default().rows(MULTICASTS).style("distributed").at_once(),
+            group: Default::default(),
+            everybody: Default::default(),
+            station: Default::default(),
+            limited: Default::default(),
+            tokens: Default::default(),
+            some: Default::default(),
+            more: Default::default(),
+            full: Default::default(),
+            left: Default::default(),
+            due: Default::default(),
+        }
+    }
 }
 
 impl Logic for RawFilter {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, port, group_valid, found, tokens, left);
+        regs!(self, clock, rst, port, group_valid, group, everybody, station);
+        regs!(self, clock, rst, limited, tokens, some, more, full, left, due);
         dff_setup!(self, clock, groups);
+        clock!(self, clock, rows);
         let port = self.port.q.val();
 
-        // Tokens.
-        let limited = port.cycles.any();
+        // Tokens. Their flags are kept beside them, so that a frame that takes one need not look at the number.
+        let limited = self.limited.q.val();
         let tokens = self.tokens.q.val();
-        let comes = limited && !self.left.q.val().any();
+        let comes = limited && self.due.q.val() && (!self.full.q.val() || self.taken.val());
         let goes = limited && self.taken.val();
-        self.left.d.next = if comes { port.cycles - 1 } else { self.left.q.val() - 1 };
+        let left = self.left.q.val();
+        self.left.d.next = if self.due.q.val() { port.cycles - 1 } else { left - 1 };
+        self.due.d.next = if self.due.q.val() { port.cycles == 1 } else { left == 1 };
         if goes && !comes {
             self.tokens.d.next = tokens - 1;
-        } else if comes && !goes && tokens != port.burst {
+            self.some.d.next = self.more.q.val();
+            self.more.d.next = tokens > 2;
+            self.full.d.next = false;
+        } else if comes && !goes {
             self.tokens.d.next = tokens + 1;
+            self.some.d.next = true;
+            self.more.d.next = self.some.q.val();
+            self.full.d.next = tokens + 1 == port.burst;
         }
-        self.open.next = !limited || tokens.any();
+        self.open.next = !limited || self.some.q.val();
 
         // Table.
         let req = self.table.val();
+        let index = req.index.get_bits::<4>(0);
+        let is_group = req.table == id::MULTICAST;
         let write = self.table_valid.val() && req.write;
-        let mut row: Bits<512> = 0.into();
-        if req.table == id::MULTICAST {
-            for i in 0..MULTICASTS {
-                if req.index.get_bits::<4>(0) == i.to_bits::<4>() {
-                    row = cat!(
-                        512;
-                        bits::<400>(0),
-                        self.groups[i].q.val(),
-                        bits::<63>(0),
-                        self.group_valid.q.val().get_bit(i)
-                    );
-                    if write {
-                        self.groups[i].d.next = req.row.get_bits::<48>(elab!(multicast::MAC.lsb));
-                        self.group_valid.d.next =
-                            self.group_valid.q.val().replace_bit(i, req.row.get_bit(elab!(multicast::VALID.lsb)));
-                    }
-                }
-            }
+        let mac = req.row.get_bits::<48>(elab!(multicast::MAC.lsb));
+        self.rows.we.next = write && is_group;
+        self.rows.waddr.next = index;
+        self.rows.wdata.next = mac;
+        self.rows.re.next = true;
+        self.rows.raddr.next = index;
+        self.row.next = if is_group {
+            cat!(512; bits::<400>(0), self.rows.rdata.val(), bits::<63>(0), self.group_valid.q.val().get_bit(index.index()))
         } else {
-            row = cat!(
+            cat!(
                 512;
                 bits::<416>(0),
                 port.cycles,
@@ -104,40 +147,49 @@ impl Logic for RawFilter {
                 port.promiscuous,
                 port.raw_on,
                 port.mac
-            );
-            if write && req.table == id::PORT {
-                let burst = req.row.get_bits::<8>(elab!(port::RAW_BURST.lsb));
-                self.port.d.next = Port {
-                    mac: req.row.get_bits::<48>(elab!(port::MAC.lsb)),
-                    raw_on: req.row.get_bit(elab!(port::RAW_ON.lsb)),
-                    promiscuous: req.row.get_bit(elab!(port::PROMISCUOUS.lsb)),
-                    burst,
-                    cycles: req.row.get_bits::<32>(elab!(port::RAW_CYCLES.lsb)),
-                };
-                self.tokens.d.next = burst;
-                self.left.d.next = 0.into();
+            )
+        };
+        if write && is_group {
+            for i in 0..MULTICASTS {
+                if index == i.to_bits::<4>() {
+                    self.groups[i].d.next = mac;
+                    self.group_valid.d.next =
+                        self.group_valid.q.val().replace_bit(i, req.row.get_bit(elab!(multicast::VALID.lsb)));
+                }
             }
         }
-        self.row.next = row;
+        if write && req.table == id::PORT {
+            let burst = req.row.get_bits::<8>(elab!(port::RAW_BURST.lsb));
+            let cycles = req.row.get_bits::<32>(elab!(port::RAW_CYCLES.lsb));
+            self.port.d.next = Port {
+                mac: req.row.get_bits::<48>(elab!(port::MAC.lsb)),
+                raw_on: req.row.get_bit(elab!(port::RAW_ON.lsb)),
+                promiscuous: req.row.get_bit(elab!(port::PROMISCUOUS.lsb)),
+                burst,
+                cycles,
+            };
+            self.limited.d.next = cycles.any();
+            self.tokens.d.next = burst;
+            self.some.d.next = burst.any();
+            self.more.d.next = burst.get_bits::<7>(1).any();
+            self.full.d.next = true;
+            self.left.d.next = 0.into();
+            self.due.d.next = true;
+        }
 
         // Filter.
         let dmac = self.dmac.val();
         let ones: Bits<48> = !bits::<48>(0);
-        let mut own: Bits<16> = 0.into();
-        for i in 0..GIDS {
-            own = own.replace_bit(i, self.gids[i].val().mac == dmac);
-        }
         let mut group: Bits<MULTICASTS> = 0.into();
         for i in 0..MULTICASTS {
-            group = group.replace_bit(i, self.groups[i].q.val() == dmac);
+            group = group.replace_bit(i, self.group_valid.q.val().get_bit(i) && self.groups[i].q.val() == dmac);
         }
-        let passes = port.promiscuous
-            || dmac == ones
-            || dmac == port.mac
-            || (own & self.gid_valid.val()).any()
-            || (group & self.group_valid.q.val()).any();
-        self.found.d.next = passes && port.raw_on;
-        self.wanted.next = self.found.q.val();
+        self.group.d.next = group;
+        self.everybody.d.next = dmac == ones;
+        self.station.d.next = dmac == port.mac;
+        let heard = self.own.val().any() || self.group.q.val().any();
+        let passes = port.promiscuous || self.everybody.q.val() || self.station.q.val() || heard;
+        self.wanted.next = passes && port.raw_on;
     }
 }
 
@@ -175,15 +227,13 @@ mod tests {
     fn build() -> Model {
         let mut m = Model::of(RawFilter::default, Options::default()).unwrap();
         m.reset();
-        let gid = Gid { ip6: false, tagged: false, vlan: 0.into(), mac: bits::<48>(GID), ip: 0.into() };
-        m.set_bytes("gids[7]", &raw::of(gid));
-        m.set("gid_valid", 1 << 7);
         m
     }
 
-    fn wanted(m: &mut Model, dmac: u64) -> bool {
+    fn wanted(m: &mut Model, dmac: u64, gids: bool) -> bool {
         m.set("dmac", dmac);
         m.tick();
+        m.set("own", u64::from(gids && dmac == GID) << 7);
         m.eval();
         m.bit("wanted")
     }
@@ -194,15 +244,14 @@ mod tests {
         port(&mut m, true, false, 0, 0);
         write(&mut m, id::MULTICAST, 11, &[(multicast::VALID, 1), (multicast::MAC, GROUP)]);
         let all = [MAC, GID, GROUP, 0xffff_ffff_ffff, MAC ^ 0x100, GROUP ^ 0x8000_0000_0000, 0, 0x33];
-        let pass = |m: &mut Model| all.map(|dmac| wanted(m, dmac));
-        assert_eq!(pass(&mut m), [true, true, true, true, false, false, false, false]);
+        let pass = |m: &mut Model, gids| all.map(|dmac| wanted(m, dmac, gids));
+        assert_eq!(pass(&mut m, true), [true, true, true, true, false, false, false, false]);
         write(&mut m, id::MULTICAST, 11, &[(multicast::VALID, 0), (multicast::MAC, GROUP)]);
-        m.set("gid_valid", 0);
-        assert_eq!(pass(&mut m), [true, false, false, true, false, false, false, false]);
+        assert_eq!(pass(&mut m, false), [true, false, false, true, false, false, false, false]);
         port(&mut m, true, true, 0, 0);
-        assert_eq!(pass(&mut m), [true; 8]);
+        assert_eq!(pass(&mut m, true), [true; 8]);
         port(&mut m, false, true, 0, 0);
-        assert_eq!(pass(&mut m), [false; 8]);
+        assert_eq!(pass(&mut m, true), [false; 8]);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Ingress against a reference that judges whole frames, byte by byte.
 
+use super::super::gids::GIDS;
 use super::super::testing::{GOLDEN, captured, icrc_of, unhex};
 use super::*;
 use crate::msg::TableReq;
 use abi::{
-    table::{multicast, port},
+    table::{gid, multicast, port},
     wire::{OpInfo, len, op_info},
 };
 use rand::{Rng, RngExt, seq::IndexedRandom};
@@ -212,6 +213,8 @@ fn access(m: &mut Model, table: u8, index: usize, write: bool, row: &[u8]) -> Ve
     assert!(m.bit("table.ready"));
     m.tick();
     m.set("table.valid", 0);
+    assert!(!m.bit("table.rvalid"));
+    m.tick();
     assert_eq!(m.bit("table.rvalid"), !write);
     m.bytes("table.rdata").to_vec()
 }
