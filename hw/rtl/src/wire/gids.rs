@@ -3,10 +3,11 @@
 //! ```text
 //! cycle     0      1         2
 //! dmac      A                            of a frame
+//! to               A
 //! own              A                     rows with its MAC
-//! matches          A                     rows with all of its addresses, with `to` beside
+//! link, ip         A                     rows with its MAC, VLAN and kind of IP; rows with its IP
 //! ```
-//! Every row has its comparator, for frames may end in every cycle. Reads of the table bus have a copy of their own. Nothing
+//! The row that a frame is addressed to is in both `link` and `ip`. Every row has its comparator, for frames may end in every cycle. Reads of the table bus have a copy of their own. Nothing
 //! waits here.
 
 use crate::msg::TableReq;
@@ -49,7 +50,8 @@ pub struct Gids {
     pub dmac: Signal<In, Bits<48>>,
     pub own: Signal<Out, Bits<GIDS>>,
     pub to: Signal<In, Destination>,
-    pub matches: Signal<Out, Bits<GIDS>>,
+    pub link: Signal<Out, Bits<GIDS>>,
+    pub ip: Signal<Out, Bits<GIDS>>,
 
     /// With VLAN id 0 where there is no tag.
     gids: Arr<DFF<Gid>, GIDS>,
@@ -69,7 +71,8 @@ impl Default for Gids {
             dmac: Default::default(),
             own: Default::default(),
             to: Default::default(),
-            matches: Default::default(),
+            link: Default::default(),
+            ip: Default::default(),
             gids: Default::default(),
             valid: Default::default(),
             rows: Ram::default().rows(GIDS).style("distributed").at_once(),
@@ -128,19 +131,22 @@ impl Logic for Gids {
             self.valid.q.val().get_bit(index.index())
         );
 
-        // Compare.
+        // Compare. Long comparisons stand alone between registers: mappers spoil them with anything else in the same AND.
         let mut same: Bits<GIDS> = 0.into();
-        let mut matches: Bits<GIDS> = 0.into();
+        let mut link: Bits<GIDS> = 0.into();
+        let mut ip: Bits<GIDS> = 0.into();
+        let own = self.same.q.val() & self.valid.q.val();
         let to = self.to.val();
         for i in 0..GIDS {
             let gid = self.gids[i].q.val();
-            same = same.replace_bit(i, self.valid.q.val().get_bit(i) && gid.mac == self.dmac.val());
+            same = same.replace_bit(i, gid.mac == self.dmac.val());
             let tag = !gid.tagged || to.tagged;
-            let there = gid.ip == to.ip && gid.ip6 == to.ip6 && tag && gid.vlan == to.vlan;
-            matches = matches.replace_bit(i, self.same.q.val().get_bit(i) && there);
+            link = link.replace_bit(i, own.get_bit(i) && gid.ip6 == to.ip6 && tag && gid.vlan == to.vlan);
+            ip = ip.replace_bit(i, gid.ip == to.ip);
         }
         self.same.d.next = same;
-        self.own.next = self.same.q.val();
-        self.matches.next = matches;
+        self.own.next = own;
+        self.link.next = link;
+        self.ip.next = ip;
     }
 }

@@ -34,12 +34,12 @@ struct Place {
     last: Bit,
     tagged: Bit,
     ip6: Bit,
-    /// Of the IP packet, whose length has come: bytes from this beat on, as whole beats and what is left of one.
-    beats: Bits<12>,
+    /// The length of the IP packet has come, and it does not end before this beat. From here on it has so many whole beats
+    /// and a rest.
+    known: Bit,
+    ahead: Bit,
+    beats: Bits<14>,
     rest: Bits<6>,
-    /// The IP packet has bytes in this beat; it fills it.
-    live: Bit,
-    whole: Bit,
 }
 
 /// A frame on its way out of the checks.
@@ -127,6 +127,9 @@ pub struct Ingress<const W: usize> {
     frame_sum: DFF<Bits<32>>,
     folded: DFF<Bits<18>>,
 
+    /// Passed for good, if nothing is before it: without UDP checksum, with it.
+    pass: Reg<Bit>,
+    pass_summed: Reg<Bit>,
     /// Frames whose headers and ICRC are judged; those with a UDP checksum, and what is behind them, take two steps more.
     found_valid: [Reg<Bit>; 3],
     found: [DFF<Found>; 3],
@@ -217,6 +220,8 @@ impl<const W: usize> Ingress<W> {
             beat_sum: Default::default(),
             frame_sum: Default::default(),
             folded: Default::default(),
+            pass: Default::default(),
+            pass_summed: Default::default(),
             found_valid: Default::default(),
             found: Default::default(),
             fifo: Fifo::new(waiting),
@@ -274,7 +279,7 @@ impl<const W: usize> Logic for Ingress<W> {
     fn update(&mut self) {
         regs!(self, clock, rst, req_valid, answer_valid, valid, number, position, over, row, start, rows, lost, ended);
         regs!(self, clock, rst, beat_valid, live, closing, sum_valid, found_valid, spent, used, owned, holes, idle);
-        regs!(self, clock, rst, taken, freed_now, gone, has_room, counts);
+        regs!(self, clock, rst, pass, pass_summed, taken, freed_now, gone, has_room, counts);
         dff_setup!(self, clock, req, answer, data, bytes, last, error, arrival, beat, place, first, masked);
         dff_setup!(self, clock, pad, want, plain, sum_first, words, beat_sum, frame_sum, folded, found);
         clock_reset!(self, clock, rst, window, parser, gids, filter, crc, fifo);
@@ -374,28 +379,21 @@ impl<const W: usize> Logic for Ingress<W> {
                 }
             }
             let end = length + before;
-            let beats = (end >> shift).get_bits::<12>(0);
-            let rest = end.get_bits::<6>(0) & (W as u64 / 8 - 1);
-            let negative = end.get_bit(17);
             let was = self.place.q.val();
             let mut place = Place {
                 number,
                 last,
                 tagged,
                 ip6,
+                known: known || comes,
+                ahead: was.ahead && was.beats.any(),
                 beats: was.beats - 1,
                 rest: was.rest,
-                live: was.whole && (was.beats != 1 || was.rest.any()),
-                whole: was.whole && was.beats != 1,
             };
             if comes {
-                place.beats = beats;
-                place.rest = rest;
-                place.whole = !negative && (end >> shift).any();
-                place.live = !negative && end.any();
-            } else if !known {
-                place.live = true;
-                place.whole = true;
+                place.ahead = !end.get_bit(17);
+                place.beats = (end >> shift).get_bits::<14>(0);
+                place.rest = end.get_bits::<6>(0) & (W as u64 / 8 - 1);
             }
             self.beat.d.next = data;
             self.place.d.next = place;
@@ -412,7 +410,8 @@ impl<const W: usize> Logic for Ingress<W> {
         self.parser.arrival.next = self.arrival.q.val();
         self.gids.dmac.next = headers.dmac;
         self.gids.to.next = self.parser.to.val();
-        self.parser.matches.next = self.gids.matches.val();
+        self.parser.link.next = self.gids.link.val();
+        self.parser.host.next = self.gids.ip.val();
         self.filter.dmac.next = headers.dmac;
         self.filter.own.next = self.gids.own.val();
         self.parser.wanted_raw.next = self.filter.wanted.val();
@@ -426,11 +425,12 @@ impl<const W: usize> Logic for Ingress<W> {
         }
 
         // ICRC and UDP checksum cover bytes up to the end of the IP packet.
-        let live = self.beat_valid.q.val() && place.live;
+        let whole = !place.known || place.ahead && place.beats.any();
+        let live = self.beat_valid.q.val() && (whole || place.ahead && place.rest.any());
         self.live.d.next = live;
         if live {
             let all: Bits<W> = !Bits::<W>::default();
-            let keep = if place.whole { all } else { !(all << (place.rest.cast::<10>() << 3)) };
+            let keep = if whole { all } else { !(all << (place.rest.cast::<10>() << 3)) };
             let beat = self.beat.q.val();
             self.masked.d.next = mask_headers(beat, place.number, place.tagged, place.ip6) & keep;
             self.plain.d.next = mask_before_addresses(beat, place.number, place.tagged, place.ip6) & keep;
@@ -485,9 +485,12 @@ impl<const W: usize> Logic for Ingress<W> {
         let folded = self.folded.q.val();
         let summed_well = folded == 0xffff || folded == 0x1fffe || folded == 0x2fffd;
         self.found_valid[0].d.next = self.parser.out_valid.val();
+        self.pass.d.next = false;
         if self.parser.out_valid.val() {
             let checked = !parsed.meta.raw && !parsed.faulty;
             let spoilt = checked && !good;
+            let passes = !parsed.faulty && (parsed.meta.raw || good && !parsed.late_fault.any());
+            self.pass.d.next = passes && (parsed.meta.raw || !parsed.summed);
             self.found[0].d.next = Found {
                 meta: parsed.meta,
                 fault: if parsed.faulty {
@@ -499,7 +502,7 @@ impl<const W: usize> Logic for Ingress<W> {
                 } else {
                     parsed.late_fault
                 },
-                good: !parsed.faulty && (parsed.meta.raw || good && !parsed.late_fault.any()),
+                good: passes,
                 summed: checked && parsed.summed,
             };
         }
@@ -510,12 +513,14 @@ impl<const W: usize> Logic for Ingress<W> {
         if self.found_valid[0].q.val() {
             self.found[1].d.next = self.found[0].q.val();
         }
+        self.pass_summed.d.next = false;
         if self.found_valid[1].q.val() {
             let mut found = self.found[1].q.val();
-            if found.summed && !summed_well {
+            let fails = found.summed && !summed_well;
+            if fails {
                 found.fault = elab!(counter::RX_IP_CHECKSUM.to_bits());
-                found.good = false;
             }
+            self.pass_summed.d.next = found.good && !fails;
             self.found[2].d.next = found;
         }
 
@@ -531,7 +536,7 @@ impl<const W: usize> Logic for Ingress<W> {
         for i in 11..20 {
             many = many || i <= log && holes.get_bit(i);
         }
-        let passed = judged && verdict.good;
+        let passed = self.pass_summed.q.val() || direct && self.pass.q.val() && !behind;
         let taken = passed && self.fifo.s.ready.val() && !many;
         let rows = holes + found.rows.cast::<20>();
         let mut meta = found;

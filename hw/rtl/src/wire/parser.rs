@@ -44,7 +44,7 @@ pub struct Arrival {
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Parsed {
     pub meta: RxMeta,
-    /// Fails before the checksums count.
+    /// Fails before the checksums count, if it is `faulty`.
     pub fault: Bits<6>,
     pub faulty: Bit,
     /// Fails if the checksums hold.
@@ -76,7 +76,8 @@ struct L4 {
     port: Bits<16>,
     sip: Bits<128>,
     dip: Bits<128>,
-    sums: Bits<54>,
+    /// Of the words of an IPv4 header, two by two.
+    sums: Bits<85>,
     /// From the UDP header on, without IP options.
     bytes: Bits<384>,
 }
@@ -91,7 +92,9 @@ struct Kind {
     ip6: Bit,
     ce: Bit,
     sip: Bits<128>,
-    matches: Bits<16>,
+    /// GID rows with its link's addresses, with its IP.
+    link: Bits<GIDS>,
+    host: Bits<GIDS>,
     wanted_raw: Bit,
     runt: Bit,
     /// Ends inside of its IP or UDP header.
@@ -150,14 +153,15 @@ fn op_of(opcode: Bits<8>) -> Op {
     }
 }
 
-/// Sum of the 16-bit words `from..to` of a header, in the byte order of the wire's bytes as they lie.
+/// Sums of the 16-bit words of an IPv4 header, two by two, in the byte order of the wire's bytes as they lie.
 #[hdl_fn]
-fn sum_of(header: Bits<320>, from: usize, to: usize) -> Bits<18> {
-    let mut sum: Bits<18> = 0.into();
-    for i in from..to {
-        sum += header.get_bits::<16>(16 * i).cast::<18>();
+fn pair_sums(header: Bits<320>) -> Bits<85> {
+    let mut sums: Bits<85> = 0.into();
+    for i in 0..5 {
+        let sum = header.get_bits::<16>(32 * i).cast::<17>() + header.get_bits::<16>(32 * i + 16).cast::<17>();
+        sums |= sum.cast::<85>() << (17 * i) as u64;
     }
-    sum
+    sums
 }
 
 /// Header checks.
@@ -169,10 +173,11 @@ pub struct Parser {
     pub valid: Signal<In, Bit>,
     pub headers: Signal<In, Headers>,
     pub arrival: Signal<In, Arrival>,
-    /// For `wire/gids` and `wire/raw_filter`, a cycle later: where it goes to. They say under which GID rows that is, and whether
-    /// the raw queue wants it; then whether the raw queue's rate allows one; one is taken.
+    /// For `wire/gids` and `wire/raw_filter`, a cycle later: where it goes to. They say under which GID rows that is, by link and by IP, and
+    /// whether the raw queue wants it; then whether the raw queue's rate allows one; one is taken.
     pub to: Signal<Out, Destination>,
-    pub matches: Signal<In, Bits<GIDS>>,
+    pub link: Signal<In, Bits<GIDS>>,
+    pub host: Signal<In, Bits<GIDS>>,
     pub wanted_raw: Signal<In, Bit>,
     pub raw_open: Signal<In, Bit>,
     pub raw_taken: Signal<Out, Bit>,
@@ -247,7 +252,7 @@ impl Logic for Parser {
                 port,
                 sip: if p.ip6 { p.ip.get_bits::<128>(64) } else { p.ip.get_bits::<32>(96).cast::<128>() },
                 dip: if p.ip6 { p.ip.get_bits::<128>(192) } else { p.ip.get_bits::<32>(128).cast::<128>() },
-                sums: cat!(sum_of(p.ip, 7, 10), sum_of(p.ip, 4, 7), sum_of(p.ip, 0, 4)),
+                sums: pair_sums(p.ip),
                 bytes: p.transport,
             };
         }
@@ -261,6 +266,10 @@ impl Logic for Parser {
             let header: Bits<18> = if p.ip6 { 40.into() } else { 20.into() };
             let fits = p.ip_len.cast::<18>() + l2 <= p.arrival.len.cast::<18>();
             let agree = udp_len.cast::<18>() + header == p.ip_len.cast::<18>();
+            let mut sum: Bits<20> = 0.into();
+            for i in 0..5 {
+                sum += p.sums.get_bits::<17>(17 * i).cast::<20>();
+            }
             let next = p.next_header;
             let udp = (p.ip4 || p.ip6) && next == wire::IP_PROTO_UDP as u64;
             let has_udp = p.arrival.len >= p.udp_end.cast::<14>();
@@ -273,16 +282,15 @@ impl Logic for Parser {
                 ip6: p.ip6,
                 ce: p.ce,
                 sip: p.sip,
-                matches: self.matches.val(),
+                link: self.link.val(),
+                host: self.host.val(),
                 wanted_raw: self.wanted_raw.val(),
                 runt: p.arrival.len < 14,
                 cut: p.cut || udp && !has_udp,
                 to_roce: udp && has_udp && !p.later_fragment && p.port == wire::ROCE_PORT as u64,
                 other_part: p.later_fragment || extension,
                 unsupported: p.options || p.first_fragment,
-                sum: p.sums.get_bits::<18>(0).cast::<20>()
-                    + p.sums.get_bits::<18>(18).cast::<20>()
-                    + p.sums.get_bits::<18>(36).cast::<20>(),
+                sum,
                 lengths: fits && agree && udp_len >= 24 && udp_len.get_bits::<2>(0) == 0,
                 udp_len,
                 op: op_of(p.bytes.get_bits::<8>(64)),
@@ -295,7 +303,8 @@ impl Logic for Parser {
         if self.stage[1].q.val() {
             let p = self.kind.q.val();
             let op = p.op;
-            let ours = p.matches.any();
+            let matches = p.link & p.host;
+            let ours = matches.any();
             let roce = p.to_roce && ours;
             let raw = !roce && p.wanted_raw;
             // Ones' complement: the low 16 bits and the carries add up to all ones.
@@ -305,27 +314,27 @@ impl Logic for Parser {
             let mut gid: Bits<8> = 0.into();
             for i in 0..GIDS {
                 let k = GIDS - 1 - i;
-                if p.matches.get_bit(k) {
+                if matches.get_bit(k) {
                     gid = k.to_bits();
                 }
             }
-            let fault: Bits<6> = if p.arrival.error {
+            let broken = p.arrival.error || p.arrival.no_room || p.runt;
+            let fault_broken: Bits<6> = if p.arrival.error {
                 elab!(counter::RX_MAC_ERROR.to_bits())
             } else if p.arrival.no_room {
                 elab!(counter::RX_NO_ROOM.to_bits())
-            } else if p.runt {
+            } else {
                 elab!(counter::RX_MALFORMED.to_bits())
-            } else if roce && p.unsupported {
+            };
+            let spoilt = p.ip4 && !sum_holds;
+            let fault_roce: Bits<6> = if p.unsupported {
                 elab!(counter::RX_IP_UNSUPPORTED.to_bits())
-            } else if roce && p.ip4 && !sum_holds {
+            } else if spoilt {
                 elab!(counter::RX_IP_CHECKSUM.to_bits())
-            } else if roce && !p.lengths {
+            } else {
                 elab!(counter::RX_MALFORMED.to_bits())
-            } else if raw && !self.raw_open.val() {
-                elab!(counter::RX_RAW_RATE.to_bits())
-            } else if roce || raw {
-                0.into()
-            } else if p.to_roce {
+            };
+            let fault_other: Bits<6> = if p.to_roce {
                 elab!(counter::RX_ADDRESS.to_bits())
             } else if ours && p.other_part {
                 elab!(counter::RX_IP_UNSUPPORTED.to_bits())
@@ -334,8 +343,19 @@ impl Logic for Parser {
             } else {
                 elab!(counter::RX_RAW_DROPPED.to_bits())
             };
-            let broken = p.arrival.error || p.arrival.no_room || p.runt;
-            self.raw_taken.next = raw && self.raw_open.val() && !broken;
+            let refused = !self.raw_open.val();
+            let fault: Bits<6> = if broken {
+                fault_broken
+            } else if roce {
+                fault_roce
+            } else if p.wanted_raw {
+                elab!(counter::RX_RAW_RATE.to_bits())
+            } else {
+                fault_other
+            };
+            let bad_roce = p.unsupported || spoilt || !p.lengths;
+            let faulty = broken || if roce { bad_roce } else { !p.wanted_raw || refused };
+            self.raw_taken.next = raw && !refused && !broken;
             let late = roce && (!op.known || p.bytes.get_bits::<4>(72).any());
 
             let pad = p.bytes.get_bits::<2>(76);
@@ -392,7 +412,7 @@ impl Logic for Parser {
                     ce: p.ce,
                 },
                 fault,
-                faulty: fault.any(),
+                faulty,
                 late_fault: if late { elab!(counter::RX_OPCODE.to_bits()) } else { 0.into() },
                 summed: p.bytes.get_bits::<16>(48).any(),
             };

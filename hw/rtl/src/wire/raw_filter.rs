@@ -51,8 +51,9 @@ pub struct RawFilter {
     everybody: Reg<Bit>,
     station: Reg<Bit>,
 
-    /// There is a rate.
+    /// There is a rate; a token has been taken, which is still among `tokens`.
     limited: Reg<Bit>,
+    goes: Reg<Bit>,
     tokens: Reg<Bits<8>>,
     /// At least one token, at least two; the bucket is full.
     some: Reg<Bit>,
@@ -84,6 +85,7 @@ impl Default for RawFilter {
             everybody: Default::default(),
             station: Default::default(),
             limited: Default::default(),
+            goes: Default::default(),
             tokens: Default::default(),
             some: Default::default(),
             more: Default::default(),
@@ -98,7 +100,7 @@ impl Logic for RawFilter {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, port, group_valid, group, everybody, station);
-        regs!(self, clock, rst, limited, tokens, some, more, full, left, due);
+        regs!(self, clock, rst, limited, goes, tokens, some, more, full, left, due);
         dff_setup!(self, clock, groups);
         clock!(self, clock, rows);
         let port = self.port.q.val();
@@ -106,8 +108,9 @@ impl Logic for RawFilter {
         // Tokens. Their flags are kept beside them, so that a frame that takes one need not look at the number.
         let limited = self.limited.q.val();
         let tokens = self.tokens.q.val();
-        let comes = limited && self.due.q.val() && (!self.full.q.val() || self.taken.val());
-        let goes = limited && self.taken.val();
+        let goes = self.goes.q.val();
+        let comes = limited && self.due.q.val() && (!self.full.q.val() || goes);
+        self.goes.d.next = limited && self.taken.val();
         let left = self.left.q.val();
         self.left.d.next = if self.due.q.val() { port.cycles - 1 } else { left - 1 };
         self.due.d.next = if self.due.q.val() { port.cycles == 1 } else { left == 1 };
@@ -122,7 +125,7 @@ impl Logic for RawFilter {
             self.more.d.next = self.some.q.val();
             self.full.d.next = tokens + 1 == port.burst;
         }
-        self.open.next = !limited || self.some.q.val();
+        self.open.next = !limited || if goes { self.more.q.val() } else { self.some.q.val() };
 
         // Table.
         let req = self.table.val();
@@ -169,6 +172,7 @@ impl Logic for RawFilter {
                 cycles,
             };
             self.limited.d.next = cycles.any();
+            self.goes.d.next = false;
             self.tokens.d.next = burst;
             self.some.d.next = burst.any();
             self.more.d.next = burst.get_bits::<7>(1).any();
@@ -182,12 +186,12 @@ impl Logic for RawFilter {
         let ones: Bits<48> = !bits::<48>(0);
         let mut group: Bits<MULTICASTS> = 0.into();
         for i in 0..MULTICASTS {
-            group = group.replace_bit(i, self.group_valid.q.val().get_bit(i) && self.groups[i].q.val() == dmac);
+            group = group.replace_bit(i, self.groups[i].q.val() == dmac);
         }
         self.group.d.next = group;
         self.everybody.d.next = dmac == ones;
         self.station.d.next = dmac == port.mac;
-        let heard = self.own.val().any() || self.group.q.val().any();
+        let heard = self.own.val().any() || (self.group.q.val() & self.group_valid.q.val()).any();
         let passes = port.promiscuous || self.everybody.q.val() || self.station.q.val() || heard;
         self.wanted.next = passes && port.raw_on;
     }
