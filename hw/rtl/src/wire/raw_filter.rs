@@ -125,7 +125,7 @@ impl Logic for RawFilter {
             self.more.d.next = self.some.q.val();
             self.full.d.next = tokens + 1 == port.burst;
         }
-        self.open.next = !limited || if goes { self.more.q.val() } else { self.some.q.val() };
+        self.open.next = !limited || if goes { self.more.q.val() || self.due.q.val() } else { self.some.q.val() };
 
         // Table.
         let req = self.table.val();
