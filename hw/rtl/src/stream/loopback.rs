@@ -9,26 +9,29 @@
 //! mac_rx --+--------> late ---+                    late: what comes while a turned frame passes
 //!          +------------------+                    otherwise straight through
 //!
-//! cycle      0      1      2      3      4
+//! cycle      0      1      2      3      4      5      6      7
 //! mac_rx                   M0     M1
 //! turned     whole
 //! starts     1
-//! rx                T0     T1     M0     M1        M0 and M1 were late
+//! rx                       T0     T1                   M0     M1        M0 and M1 were late
 //! ```
+//! Nobody stalls `rx`, so both RAMs are read as pipelines: a beat comes out two cycles after it is asked for. What is asked for
+//! behind the last beat of a turned frame is thrown away.
+//!
 //! Which way a frame goes is decided by its first beat: its destination MAC, and the link. A link that goes down under a frame
 //! whose MAC takes nothing any more holds nobody: the rest of the frame is lost, and its beat that was offered waits beside the
 //! way (`stuck`), with an end behind it that says that the frame is unfinished, for a MAC that comes back. Multicast goes to the
 //! link only. What a turned frame is worth is for ingress to say, as for any other.
 //!
-//! The MAC is never stalled: a turned frame starts only in a gap between two frames of the MAC, whole, when nothing is late;
-//! so no more can be late than the longest frame has beats, and all of it passes before the next turned frame. A MAC that has a
+//! The MAC is never stalled: a turned frame starts only in a gap between two frames of the MAC, whole, when nothing is late that
+//! is not on its way out; so no more can be late than the longest frame has beats, and all of it passes before the next one. A MAC that has a
 //! beat in every cycle for ever has no gaps: its frames then have all of ingress.
 //!
 //! Cannot deadlock: `turned` holds the longest frame, and empties as long as ingress and whatever frees the receive buffer go
 //! on, which wait for nothing that is sent. A turned frame starts only while `room` says that the receive buffer is less than
 //! half full: so a host that takes data slowly holds the sender back, through `turned` and egress, and loses no frame.
 
-use super::{BeatSink, BeatSource, Fifo};
+use super::{BeatSink, BeatSource};
 use crate::msg::TableReq;
 use abi::{
     status::counter,
@@ -47,14 +50,6 @@ struct Beat<const W: usize> {
     bytes: Bits<7>,
     last: Bit,
     error: Bit,
-}
-
-/// Where a frame of ours goes.
-#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
-enum Way {
-    Link,
-    Round,
-    Lost,
 }
 
 /// See the module.
@@ -86,22 +81,50 @@ pub struct Loopback<const W: usize> {
     pub entered: Signal<Out, Bit>,
     pub turned_in: Signal<Out, Bit>,
 
-    macs: Arr<DFF<Bits<48>>, MACS>,
-    own: Reg<Bits<MACS>>,
+    req: DFF<TableReq>,
+    req_we: Reg<Bit>,
+    /// Inverted, so that nobody's, after reset too, is all ones: a frame to everybody, which is not turned.
+    macs: Arr<Reg<Bits<48>>, MACS>,
     up: Reg<Bit>,
     // Transmit.
     open: Reg<Bit>,
     holds: Reg<Bit>,
     held: DFF<Beat<W>>,
-    way: Reg<Way>,
+    /// It is the first of its frame.
+    starting: DFF<Bit>,
+    /// Where its frame goes: round, to the link, or (neither) nowhere.
+    round: Reg<Bit>,
+    link: Reg<Bit>,
     stuck: Reg<Bit>,
     stuck_beat: DFF<Beat<W>>,
-    turned: Fifo<Beat<W>>,
+    /// Turned frames; next row to write, to ask for, and to come out; rows written and not out, and whether that is all.
+    turned: Ram<Beat<W>, 16>,
+    tail: Reg<Bits<16>>,
+    next: Reg<Bits<16>>,
+    head: Reg<Bits<16>>,
+    fill: Reg<Bits<16>>,
+    full: Reg<Bit>,
+    /// Whole ones that have not started, and whether there are some.
     whole: Reg<Bits<16>>,
+    some_whole: Reg<Bit>,
     // Receive.
+    /// `rx` comes from the RAMs; a turned frame is being read.
+    stored: Reg<Bit>,
     turning: Reg<Bit>,
+    /// A beat of a RAM in the RAM, at its output.
+    turned_comes: [Reg<Bit>; 2],
+    late_comes: [Reg<Bit>; 2],
+    /// A frame of the MAC is under way.
     inside: Reg<Bit>,
-    late: Fifo<Beat<W>>,
+    late: Ram<Beat<W>, 16>,
+    late_tail: Reg<Bits<16>>,
+    late_head: Reg<Bits<16>>,
+    /// Late beats not asked for, and whether there are some, more than one.
+    waiting: Reg<Bits<16>>,
+    some_wait: Reg<Bit>,
+    more_wait: Reg<Bit>,
+    _rows: Hidden<usize>,
+    _late_rows: Hidden<usize>,
 }
 
 impl<const W: usize> Loopback<W> {
@@ -109,6 +132,11 @@ impl<const W: usize> Loopback<W> {
     pub fn new(bytes: usize) -> Self {
         assert!([64, 128, 256, 512].contains(&W), "a datapath of {W} bits");
         assert!(bytes >= wire::MAX_FRAME, "loopback room of {bytes} bytes, less than a frame may have");
+        assert!(bytes.is_power_of_two(), "loopback room of {bytes} bytes, not a power of two");
+        let rows = bytes / (W / 8);
+        // What comes while a turned frame passes, and its first beats are on the way.
+        let late_rows = (wire::MAX_FRAME / (W / 8) + 8).next_power_of_two();
+        let store = |rows| Ram::default().rows(rows).style("block").registered();
         Loopback {
             clock: Default::default(),
             rst: Default::default(),
@@ -127,21 +155,39 @@ impl<const W: usize> Loopback<W> {
             count: Default::default(),
             entered: Default::default(),
             turned_in: Default::default(),
+            req: Default::default(),
+            req_we: Default::default(),
             macs: Default::default(),
-            own: Default::default(),
             up: Default::default(),
             open: Default::default(),
             holds: Default::default(),
             held: Default::default(),
-            way: Default::default(),
+            starting: Default::default(),
+            round: Default::default(),
+            link: Default::default(),
             stuck: Default::default(),
             stuck_beat: Default::default(),
-            turned: Fifo::new(bytes / (W / 8)),
+            turned: store(rows),
+            tail: Default::default(),
+            next: Default::default(),
+            head: Default::default(),
+            fill: Default::default(),
+            full: Default::default(),
             whole: Default::default(),
+            some_whole: Default::default(),
+            stored: Default::default(),
             turning: Default::default(),
+            turned_comes: Default::default(),
+            late_comes: Default::default(),
             inside: Default::default(),
-            // A turned frame takes a cycle to start, one per beat, and one more when its second beat has just come.
-            late: Fifo::new(wire::MAX_FRAME / (W / 8) + 4),
+            late: store(late_rows),
+            late_tail: Default::default(),
+            late_head: Default::default(),
+            waiting: Default::default(),
+            some_wait: Default::default(),
+            more_wait: Default::default(),
+            _rows: Hidden(rows),
+            _late_rows: Hidden(late_rows),
         }
     }
 }
@@ -149,77 +195,79 @@ impl<const W: usize> Loopback<W> {
 impl<const W: usize> Logic for Loopback<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, own, up, open, holds, way, stuck, whole, turning, inside);
-        dff_setup!(self, clock, macs, held, stuck_beat);
-        clock_reset!(self, clock, rst, turned, late);
+        regs!(self, clock, rst, req_we, macs, up, open, holds, round, link, stuck, tail, next, head, fill, full);
+        regs!(self, clock, rst, whole, some_whole, stored, turning, turned_comes, late_comes, inside);
+        regs!(self, clock, rst, late_tail, late_head, waiting, some_wait, more_wait);
+        dff_setup!(self, clock, req, held, starting, stuck_beat);
+        clock!(self, clock, turned, late);
+        let mask: Bits<16> = elab!(bits::<16>(self._rows.0 as u64 - 1));
+        let most: Bits<16> = elab!(bits::<16>(2 * self._rows.0 as u64 - 1)); // of a number of rows
+        let late_mask: Bits<16> = elab!(bits::<16>(self._late_rows.0 as u64 - 1));
 
         // Our addresses.
-        let req = self.table.val();
-        if self.table_we.val() && req.table == id::PORT {
-            self.macs[0].d.next = req.row.get_bits::<48>(elab!(port::MAC.lsb));
-            self.own.d.next = self.own.q.val().replace_bit(0, true);
+        self.req_we.d.next = self.table_we.val();
+        if self.table_we.val() {
+            self.req.d.next = self.table.val();
         }
-        if self.table_we.val() && req.table == id::GID {
+        let req = self.req.q.val();
+        if self.req_we.q.val() && req.table == id::PORT {
+            self.macs[0].d.next = !req.row.get_bits::<48>(elab!(port::MAC.lsb));
+        }
+        if self.req_we.q.val() && req.table == id::GID {
+            let valid = req.row.get_bit(elab!(gid::VALID.lsb));
             for i in 0..GIDS {
-                if req.index == i.to_bits::<24>() {
-                    self.macs[i + 1].d.next = req.row.get_bits::<48>(elab!(gid::MAC.lsb));
-                    self.own.d.next = self.own.q.val().replace_bit(i + 1, req.row.get_bit(elab!(gid::VALID.lsb)));
+                if req.index.get_bits::<4>(0) == i.to_bits::<4>() {
+                    self.macs[i + 1].d.next =
+                        if valid { !req.row.get_bits::<48>(elab!(gid::MAC.lsb)) } else { 0.into() };
                 }
             }
         }
         self.up.d.next = self.link_up.val();
 
         // Take a beat of ours, and at the first of a frame choose its way.
-        let way = self.way.q.val();
         let holds = self.holds.q.val();
-        let round = holds && way == Way::Round;
+        let (round, link) = (self.round.q.val(), self.link.q.val());
         let held = self.held.q.val();
         let stuck = self.stuck.q.val();
         let stuck_beat = self.stuck_beat.q.val();
         let taken = self.mac_tx.ready.val();
-        let down = !self.up.q.val();
-        let gives_up = holds && way == Way::Link && down && (stuck || !taken);
-        let goes = match way {
-            Way::Link => taken && !stuck || down,
-            Way::Round => self.turned.s.ready.val(),
-            Way::Lost => true,
-        };
+        let up = self.up.q.val();
+        let gives_up = holds && link && !up && (stuck || !taken);
+        let goes = if round { !self.full.q.val() } else { !link || !up || taken && !stuck };
         let free = !holds || goes;
         let take = self.tx.valid.val() && free;
         let begins = take && !self.open.q.val();
         self.tx.ready.next = free;
         let destination = self.tx.data.val().get_bits::<48>(0);
-        let mut same: Bits<MACS> = 0.into();
+        let mut own = false;
         for i in 0..MACS {
-            same = same.replace_bit(i, self.macs[i].q.val() == destination);
+            own = own || self.macs[i].q.val() == !destination;
         }
-        let own = (same & self.own.q.val()).any();
+        let own = own && !destination.get_bit(0);
         if free {
             self.holds.d.next = take;
         }
+        // The bits of `bytes` that matter at this width.
+        let bytes_mask: Bits<7> = elab!(bits::<7>(W as u64 / 4 - 1));
         if take {
             self.open.d.next = !self.tx.last.val();
+            self.starting.d.next = begins;
             self.held.d.next = Beat::<W> {
                 data: self.tx.data.val(),
-                bytes: self.tx.bytes.val(),
+                bytes: self.tx.bytes.val() & bytes_mask,
                 last: self.tx.last.val(),
                 error: self.tx_error.val(),
             };
         }
         if gives_up {
-            self.way.d.next = Way::Lost;
+            self.link.d.next = false;
         }
         if begins {
-            self.way.d.next = if own {
-                Way::Round
-            } else if self.up.q.val() {
-                Way::Link
-            } else {
-                Way::Lost
-            };
+            self.round.d.next = own;
+            self.link.d.next = !own && up;
         }
         let offered = if stuck { stuck_beat } else { held };
-        self.mac_tx.valid.next = stuck || holds && way == Way::Link;
+        self.mac_tx.valid.next = stuck || holds && link;
         self.mac_tx.data.next = offered.data;
         self.mac_tx.bytes.next = offered.bytes;
         self.mac_tx.last.next = offered.last;
@@ -232,37 +280,40 @@ impl<const W: usize> Logic for Loopback<W> {
             self.stuck.d.next = true;
             self.stuck_beat.d.next = held;
         }
-        self.turned.s.valid.next = round;
-        self.turned.s.data.next = held;
         let ends = holds && goes && held.last;
         let mut count: Bits<64> = 0.into();
-        count = count.replace_bit(counter::TX_LOOPBACK, ends && way == Way::Round);
-        count = count.replace_bit(counter::TX_LINK_DOWN, ends && (way == Way::Lost || gives_up && stuck));
+        count = count.replace_bit(counter::TX_LOOPBACK, ends && round);
+        count = count.replace_bit(counter::TX_LINK_DOWN, ends && !round && (!link || gives_up && stuck));
         self.count.next = count;
 
+        // Turned frames.
+        let turns = holds && round && !self.full.q.val();
+        let came = turns && held.last;
+        self.turned.we.next = turns;
+        self.turned.waddr.next = self.tail.q.val();
+        self.turned.wdata.next = held;
+        if turns {
+            self.tail.d.next = (self.tail.q.val() + 1) & mask;
+        }
+
         // Merge: frames of the MAC as they come, turned ones in the gaps.
-        let turning = self.turning.q.val();
-        let none_late = !self.late.fill.val().any();
-        let straight = none_late && !turning;
+        let stored = self.stored.q.val();
+        let comes = self.mac_rx.valid.val();
         let beat = Beat::<W> {
             data: self.mac_rx.data.val(),
-            bytes: self.mac_rx.bytes.val(),
+            bytes: self.mac_rx.bytes.val() & bytes_mask,
             last: self.mac_rx.last.val(),
             error: self.mac_rx_error.val(),
         };
         self.mac_rx.ready.next = true;
-        self.late.s.valid.next = self.mac_rx.valid.val() && !straight;
-        self.late.s.data.next = beat;
-        self.late.m.ready.next = !turning;
-        self.turned.m.ready.next = turning;
-        let mut out = self.late.m.data.val();
-        let mut valid = self.late.m.valid.val();
-        if turning {
-            out = self.turned.m.data.val();
-            valid = self.turned.m.valid.val();
-        } else if none_late {
+        let from_turned = self.turned_comes[1].q.val();
+        let late = self.late.rdata.val();
+        let turned = self.turned.rdata.val();
+        let mut out = if from_turned { turned } else { late };
+        let mut valid = from_turned || self.late_comes[1].q.val();
+        if !stored {
             out = beat;
-            valid = self.mac_rx.valid.val();
+            valid = comes;
         }
         self.rx.valid.next = valid;
         self.rx.data.next = out.data;
@@ -270,22 +321,85 @@ impl<const W: usize> Logic for Loopback<W> {
         self.rx.last.next = out.last;
         self.rx_error.next = out.error;
         self.entered.next = valid && out.last;
-        self.turned_in.next = turning;
-        if valid && !turning {
-            self.inside.d.next = !out.last;
+        self.turned_in.next = from_turned;
+
+        // Late beats.
+        let turning = self.turning.q.val();
+        let is_late = comes && stored;
+        let asks = self.some_wait.q.val() && !turning;
+        self.late.we.next = is_late;
+        self.late.waddr.next = self.late_tail.q.val();
+        self.late.wdata.next = beat;
+        self.late.re.next = asks;
+        self.late.raddr.next = self.late_head.q.val();
+        if comes {
+            self.inside.d.next = !beat.last;
         }
-        let starts =
-            straight && !self.mac_rx.valid.val() && !self.inside.q.val() && self.whole.q.val().any() && self.room.val();
+        if is_late {
+            self.late_tail.d.next = (self.late_tail.q.val() + 1) & late_mask;
+        }
+        if asks {
+            self.late_head.d.next = (self.late_head.q.val() + 1) & late_mask;
+        }
+        let waiting = self.waiting.q.val();
+        if is_late && !asks {
+            self.waiting.d.next = (waiting + 1) & late_mask;
+            self.some_wait.d.next = true;
+            self.more_wait.d.next = self.some_wait.q.val();
+        } else if asks && !is_late {
+            self.waiting.d.next = (waiting - 1) & late_mask;
+            self.some_wait.d.next = self.more_wait.q.val();
+            self.more_wait.d.next = waiting != 2 && self.more_wait.q.val();
+        }
+
+        // A frame whose last beat comes just now may start if its first one is in the RAM.
+        let ready = self.some_whole.q.val() || came && !self.starting.q.val();
+        let gap = !comes && !self.inside.q.val() && !turning && !self.more_wait.q.val();
+        let starts = gap && ready && self.room.val();
+        let leaves = from_turned;
+        let over = from_turned && turned.last;
+        // One beat at a time: the last late one may be asked for just now.
+        let turned_asks = starts && !self.some_wait.q.val() || turning;
+        self.turned.re.next = turned_asks;
+        self.turned.raddr.next = self.next.q.val();
+        if turned_asks {
+            self.next.d.next = (self.next.q.val() + 1) & mask;
+        }
+        if leaves {
+            self.head.d.next = (self.head.q.val() + 1) & mask;
+        }
+        self.turned_comes[0].d.next = turned_asks;
+        self.turned_comes[1].d.next = self.turned_comes[0].q.val();
+        self.late_comes[0].d.next = asks;
+        self.late_comes[1].d.next = self.late_comes[0].q.val();
+        if !self.some_wait.q.val() && !self.late_comes[0].q.val() && !comes && !turning {
+            self.stored.d.next = false;
+        }
         if starts {
+            self.stored.d.next = true;
             self.turning.d.next = true;
-        } else if turning && valid && out.last {
-            self.turning.d.next = false;
         }
-        let came = round && goes && held.last;
+        if over {
+            self.turning.d.next = false;
+            self.turned_comes[0].d.next = false;
+            self.turned_comes[1].d.next = false;
+            self.next.d.next = (self.head.q.val() + 1) & mask;
+        }
+        let fill = self.fill.q.val();
+        if turns && !leaves {
+            self.fill.d.next = (fill + 1) & most;
+            self.full.d.next = fill == mask;
+        } else if leaves && !turns {
+            self.fill.d.next = (fill - 1) & most;
+            self.full.d.next = false;
+        }
+        let whole = self.whole.q.val();
         if came && !starts {
-            self.whole.d.next = self.whole.q.val() + 1;
+            self.whole.d.next = (whole + 1) & most;
+            self.some_whole.d.next = true;
         } else if starts && !came {
-            self.whole.d.next = self.whole.q.val() - 1;
+            self.whole.d.next = (whole - 1) & most;
+            self.some_whole.d.next = whole != 1;
         }
     }
 }
@@ -324,6 +438,7 @@ mod tests {
         m.set("table_we", 1);
         m.tick();
         m.set("table_we", 0);
+        m.tick();
     }
 
     fn word(mac: [u8; 6]) -> u64 {

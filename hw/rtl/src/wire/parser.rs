@@ -215,19 +215,19 @@ impl Logic for Parser {
             let l2: Bits<7> = if p.tagged { 18.into() } else { 14.into() };
             let header: Bits<7> = if p.ip6 { 40.into() } else { 20.into() };
             let whole = arrival.len >= (l2 + header).cast::<14>();
-            let mut port = be::<384, 16>(p.transport, 2);
-            if p.ip4 {
-                for n in 0..10 {
-                    if words == n.to_bits() {
-                        port = be::<320, 16>(p.ip, 4 * n + 2);
-                    }
-                }
-                for n in 0..6 {
-                    if words == (n + 10).to_bits() {
-                        port = be::<96, 16>(p.options, 2 * n);
-                    }
-                }
+            // Of each length that an IPv4 header may have.
+            let mut ports: Bits<256> = 0.into();
+            for n in 0..10 {
+                ports |= be::<320, 16>(p.ip, 4 * n + 2).cast::<256>() << (16 * n) as u64;
             }
+            for n in 0..6 {
+                ports |= be::<96, 16>(p.options, 2 * n).cast::<256>() << (16 * (n + 10)) as u64;
+            }
+            let ports = if words.get_bit(3) { ports.get_bits::<128>(128) } else { ports.get_bits::<128>(0) };
+            let ports = if words.get_bit(2) { ports.get_bits::<64>(64) } else { ports.get_bits::<64>(0) };
+            let ports = if words.get_bit(1) { ports.get_bits::<32>(32) } else { ports.get_bits::<32>(0) };
+            let ports = if words.get_bit(0) { ports.get_bits::<16>(16) } else { ports.get_bits::<16>(0) };
+            let port = if p.ip4 { ports } else { be::<384, 16>(p.transport, 2) };
             let fragment = be::<320, 16>(p.ip, 6);
             let later = fragment.get_bits::<13>(0).any();
             let ip4 = p.ip4 && version == 4 && whole;
