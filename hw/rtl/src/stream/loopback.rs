@@ -43,13 +43,26 @@ use hdl::prelude::*;
 /// Addresses of our own: the port's, and one per GID.
 const MACS: usize = GIDS + 1;
 
-/// A beat with all that belongs to it.
+/// A beat with all that belongs to it, in as few bits as there are.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Beat<const W: usize> {
     data: Bits<W>,
-    bytes: Bits<7>,
+    /// Bytes that do not fill a beat; 0: they do.
+    rest: Bits<6>,
     last: Bit,
     error: Bit,
+}
+
+/// [`Beat::rest`] of so many bytes.
+#[hdl_fn]
+fn rest_of<const W: usize>(bytes: Bits<7>) -> Bits<6> {
+    bytes.get_bits::<6>(0) & (W as u64 / 8 - 1)
+}
+
+/// The bytes of a beat with that [`Beat::rest`].
+#[hdl_fn]
+fn bytes_of<const W: usize>(rest: Bits<6>) -> Bits<7> {
+    if rest.any() { rest.cast::<7>() } else { (W as u64 / 8).to_bits() }
 }
 
 /// See the module.
@@ -247,14 +260,12 @@ impl<const W: usize> Logic for Loopback<W> {
         if free {
             self.holds.d.next = take;
         }
-        // The bits of `bytes` that matter at this width.
-        let bytes_mask: Bits<7> = elab!(bits::<7>(W as u64 / 4 - 1));
         if take {
             self.open.d.next = !self.tx.last.val();
             self.starting.d.next = begins;
             self.held.d.next = Beat::<W> {
                 data: self.tx.data.val(),
-                bytes: self.tx.bytes.val() & bytes_mask,
+                rest: rest_of::<W>(self.tx.bytes.val()),
                 last: self.tx.last.val(),
                 error: self.tx_error.val(),
             };
@@ -269,7 +280,7 @@ impl<const W: usize> Logic for Loopback<W> {
         let offered = if stuck { stuck_beat } else { held };
         self.mac_tx.valid.next = stuck || holds && link;
         self.mac_tx.data.next = offered.data;
-        self.mac_tx.bytes.next = offered.bytes;
+        self.mac_tx.bytes.next = bytes_of::<W>(offered.rest);
         self.mac_tx.last.next = offered.last;
         self.mac_tx_error.next = offered.error;
         if stuck && taken {
@@ -301,7 +312,7 @@ impl<const W: usize> Logic for Loopback<W> {
         let comes = self.mac_rx.valid.val();
         let beat = Beat::<W> {
             data: self.mac_rx.data.val(),
-            bytes: self.mac_rx.bytes.val() & bytes_mask,
+            rest: rest_of::<W>(self.mac_rx.bytes.val()),
             last: self.mac_rx.last.val(),
             error: self.mac_rx_error.val(),
         };
@@ -317,7 +328,7 @@ impl<const W: usize> Logic for Loopback<W> {
         }
         self.rx.valid.next = valid;
         self.rx.data.next = out.data;
-        self.rx.bytes.next = out.bytes;
+        self.rx.bytes.next = bytes_of::<W>(out.rest);
         self.rx.last.next = out.last;
         self.rx_error.next = out.error;
         self.entered.next = valid && out.last;
