@@ -2,15 +2,19 @@
 //! For `transport/dispatch`, which takes the meta data, and whoever reads the buffer.
 //!
 //! ```text
-//! cycle       0      1      2       3      4      5       6          7       8
+//! cycle       0      1      2        3       4      5       6          7       8
 //! mac         last beat
-//! beat               store  masked  fold   crc    good
-//! sum                       masked  words  beat   frame   folded
-//! parser             l3     l4      kind   fields out
-//! verdict                                                 judged
-//! meta                                                    valid
-//! with a UDP checksum                                     found      summed  judged, valid
+//! beat               store  masked   fold    crc    good
+//! sum                       masked   words   beat   frame   folded
+//! parser                    headers  l4      kind   fields
+//! verdict                                                   judged
+//! meta                                                      valid
+//! with a UDP checksum                                       found      summed  judged, valid
+//! count                                                                judged in the cycle before
 //! ```
+//! Up to 128 bits all frames take as long as those with a checksum, and a cycle more, through the FIFO: that saves wide
+//! multiplexers where a cycle is little of a frame.
+//!
 //! A beat and a frame per cycle. The MAC never waits: a frame that finds no room, in the buffer or in the FIFO of meta
 //! data, is dropped and counted. The rows of a dropped frame are a hole in the ring: they are freed at once when no
 //! accepted frame stands before them, and with the next accepted frame otherwise. So garbage can delay others by the
