@@ -125,7 +125,7 @@ pub fn page() -> String {
     section(&mut p, "Registers of the control processor");
     let _ = writeln!(
         p,
-        "At {:#x}, beside {} KiB of RAM at 0; the log ring at offset {:#x}.\n",
+        "At {:#x}, beside at most {} KiB of RAM at 0; the log ring at offset {:#x}.\n",
         mmio::BASE,
         mmio::RAM_BYTES / 1024,
         mmio::LOG
