@@ -409,7 +409,7 @@ impl<const W: usize> Logic for Frames<W> {
             }
         }
         let before = piece.cast::<7>() << shift;
-        let end_piece = piece == stretch.last_piece;
+        let end_piece = elab!(W >= 512) || piece == stretch.last_piece;
         let write = there && stretch.is_inline && self.inline_data.valid.val() && !took && !comes;
         let take_inline = write && end_piece;
         if write {
