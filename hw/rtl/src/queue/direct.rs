@@ -63,8 +63,8 @@ pub struct DirectWqe {
     queue_q: DFF<Qp>,
     index_q: DFF<Bits<16>>,
     two_q: DFF<Bit>,
+    /// Until there is another one: the queue is to be asked, has been asked on behalf of this WQE, granted.
     asks_q: Reg<Bit>,
-    /// The queue has been asked on behalf of this WQE; it granted.
     waits: Reg<Bit>,
     granted: Reg<Bit>,
     /// Its words, the even and the odd ones; pairs that came and pairs that went.
@@ -95,7 +95,8 @@ impl Logic for DirectWqe {
 
         // ---- Into the ring.
         let went = self.went.q.val();
-        let write = self.granted.q.val() && went != self.came.q.val();
+        let alive = self.state.q.val() != State::None;
+        let write = alive && self.granted.q.val() && went != self.came.q.val();
         let second: Bits<6> = went.get_bits::<1>(2).cast::<6>();
         self.write.next = write;
         self.row.next = index.get_bits::<6>(0) + second;
@@ -106,46 +107,13 @@ impl Logic for DirectWqe {
             self.went.d.next = went + 1;
         }
 
-        // ---- Its doorbell.
-        let ring = self.ring.val();
-        let was_told = state == State::Told;
-        if was_told && self.ring_valid.val() {
-            let beyond = ring.index.get_bits::<16>(0) - index;
-            let next = ring.number == queue && beyond.any() && !beyond.get_bit(15);
-            state = if next { State::Posted } else { State::None };
-        }
-
-        // ---- Its queue.
-        if self.asked.val() {
-            self.asks_q.d.next = false;
-            self.waits.d.next = true;
-        }
-        if self.answers.val() && self.waits.q.val() {
-            self.waits.d.next = false;
-            self.granted.d.next = self.grants.val();
-            if !self.grants.val() {
-                state = State::None;
-            }
-        }
-        if self.moves.val() && self.granted.q.val() || self.restarts.val() {
-            state = State::None;
-        }
-
         // ---- Words.
+        let now = self.state.q.val();
         let told = self.told.val();
         let comes = self.told_valid.val();
-        if comes && !told.number.any() {
-            if self.state.q.val() != State::Posted {
-                state = State::Filling;
-                self.came.d.next = 0.into();
-                self.went.d.next = 0.into();
-                self.asks_q.d.next = false;
-                self.waits.d.next = false;
-                self.granted.d.next = false;
-                self.two_q.d.next = told.data.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)) != 1;
-            }
-        }
-        let fills = comes && state == State::Filling;
+        let begins = comes && !told.number.any() && now != State::Posted;
+        let follows = comes && now == State::Filling;
+        let fills = begins || follows;
         for w in 0..2 {
             self.words[w].we.next = fills && told.number.get_bit(0) == (w == 1);
             self.words[w].waddr.next = told.number.get_bits::<3>(1);
@@ -156,21 +124,50 @@ impl Logic for DirectWqe {
         if fills && told.number.get_bit(0) {
             self.came.d.next = self.came.q.val() + 1;
         }
-        if fills && told.number == elab!(send_wqe::QPN.lsb as u64 / 64) {
+        if follows && told.number == elab!(send_wqe::QPN.lsb as u64 / 64) {
             self.index_q.d.next = told.data.get_bits::<16>(elab!(send_wqe::INDEX.lsb % 64));
             self.queue_q.d.next = told.data.get_bits::<12>(elab!(send_wqe::QPN.lsb % 64));
             self.asks_q.d.next = true;
             if !told.owned {
-                self.asks_q.d.next = false;
                 state = State::None;
             }
         }
-        if fills && told.complete {
+        if follows && told.complete {
             state = State::Told;
         }
-        if state == State::None {
+
+        // ---- Its doorbell.
+        let ring = self.ring.val();
+        if now == State::Told && self.ring_valid.val() {
+            let beyond = ring.index.get_bits::<16>(0) - index;
+            let next = ring.number == queue && beyond.any() && !beyond.get_bit(15);
+            state = if next { State::Posted } else { State::None };
+        }
+
+        // ---- Its queue.
+        if self.asked.val() {
             self.asks_q.d.next = false;
+            self.waits.d.next = true;
+        }
+        let answers = self.answers.val() && self.waits.q.val();
+        if answers {
+            self.waits.d.next = false;
+            self.granted.d.next = self.grants.val();
+        }
+        let refused = answers && !self.grants.val();
+        if refused || self.moves.val() && self.granted.q.val() || self.restarts.val() {
+            state = State::None;
+        }
+
+        // ---- A new one.
+        if begins {
+            state = State::Filling;
+            self.came.d.next = 0.into();
+            self.went.d.next = 0.into();
+            self.asks_q.d.next = false;
+            self.waits.d.next = false;
             self.granted.d.next = false;
+            self.two_q.d.next = told.data.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)) != 1;
         }
         self.state.d.next = state;
 
@@ -178,7 +175,7 @@ impl Logic for DirectWqe {
         self.queue.next = queue;
         self.index.next = index;
         self.two.next = two;
-        self.asks.next = self.asks_q.q.val();
+        self.asks.next = alive && self.asks_q.q.val();
         self.posted.next = self.state.q.val() == State::Posted;
         let all = went.get_bit(3) || went.get_bit(2) && !two;
         let all_but_one = if two { bits::<4>(7) } else { bits::<4>(3) };

@@ -127,12 +127,14 @@ impl<const N: usize> Logic for Scan<N> {
         let set = self.bits.val();
         let mut any: Bits<128> = 0.into();
         let mut word: Bits<32> = 0.into();
+        let mut some_here: Bit = false;
         for g in 0..N / GROUP {
             let group = set.get_bits::<32>(GROUP * g);
             any = any.replace_bit(g, group.any());
             if self.look.q.val() == g {
-                word = group;
+                word = word | group;
             }
+            some_here = some_here || self.look.q.val() == g && group.any();
         }
         self.any.d.next = any;
 
@@ -159,7 +161,7 @@ impl<const N: usize> Logic for Scan<N> {
         let take = self.look_valid.q.val() && (goes_on || !self.ahead_any.q.val());
         if take {
             self.ahead.d.next = word;
-            self.ahead_any.d.next = word.any();
+            self.ahead_any.d.next = some_here;
             self.ahead_group.d.next = self.look.q.val();
         }
         self.take.next = take;

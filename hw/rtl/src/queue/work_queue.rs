@@ -199,16 +199,18 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     old_consumer: DFF<Bits<16>>,
     new: DFF<State>,
     new_consumer: DFF<Bits<16>>,
-    /// A load, query or go back: it waits or is under way, and is under way. One at a time.
+    /// A load, query or go back: it waits or is under way, and still waits. One at a time.
     control: Reg<Op>,
-    under_way: Reg<Bit>,
+    pending: Reg<Bit>,
     /// A row that is not for us.
     passes: Reg<Bit>,
     /// The last doorbell.
     rang: Reg<Bit>,
     rang_queue: DFF<Qp>,
-    /// One that became no operation at once.
+    /// One that became no operation at once; a queue to be looked at again.
     missed: Reg<Bit>,
+    redo: Reg<Bit>,
+    redo_queue: DFF<Qp>,
     missed_queue: DFF<Qp>,
     /// Room for a fetch, and for an error.
     fetch_room: Reg<Bit>,
@@ -281,24 +283,28 @@ fn meets(op: Op, queue: Qp) -> Bit {
     op.live && op.queue == queue
 }
 
-/// Whether `queue` has no operation under way.
+/// Whether `queue` has no operation under way, nor any that waits for an empty pipeline.
 #[hdl_fn]
-fn is_free(queue: Qp, first: Op, second: Op, third: Op, fourth: Op, last: Op) -> Bit {
-    !meets(first, queue)
-        && !meets(second, queue)
-        && !meets(third, queue)
-        && !meets(fourth, queue)
-        && !meets(last, queue)
+fn is_free(queue: Qp, first: Op, second: Op, third: Op, fourth: Op, control: Op) -> Bit {
+    let met = cat!(
+        5;
+        meets(first, queue),
+        meets(second, queue),
+        meets(third, queue),
+        meets(fourth, queue),
+        meets(control, queue)
+    );
+    !met.any()
 }
 
 impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, first, second, third, fourth, control, under_way, passes, rang, fetch_room, error_room);
+        regs!(self, clock, rst, first, second, third, fourth, control, pending, passes, rang, fetch_room, error_room);
         regs!(self, clock, rst, step, fetches_some, skips, more, out_of_range, broken, last, last_producer);
-        regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed);
+        regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo);
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from);
-        dff_setup!(self, clock, data_beat, rang_queue, missed_queue);
+        dff_setup!(self, clock, data_beat, rang_queue, missed_queue, redo_queue);
         clock!(self, clock, place, state, producer, consumer, seen, store);
         clock_reset!(self, clock, rst, dirty, ready, scan, reads, errors, fetches, direct_wqe);
         let depth: Bits<7> = elab!(bits::<7>(self._blocks.0));
@@ -326,13 +332,12 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             && !self.last_consumer.q.val()
             && !self.more.q.val()
             && !self.fetches.voiding.val();
-        let answers = fourth.kind == Kind::Query;
+        let answers = fourth.live && fourth.kind == Kind::Query;
         let passes = self.passes.q.val();
         self.passes.d.next = false;
         if answers || last_done {
             self.control.d.next.kind = Kind::None;
             self.control.d.next.live = false;
-            self.under_way.d.next = false;
         } else if !control.live && !passes {
             let mut kind = Kind::None;
             if self.table.valid.val() {
@@ -348,6 +353,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             let queue = if self.table.valid.val() { req.index.get_bits::<12>(0) } else { self.back.data.val().queue };
             self.control.d.next =
                 Op { live: kind != Kind::None, kind, queue: queue & numbers, blocks: 0.into(), bad: false };
+            self.pending.d.next = kind != Kind::None;
         }
         self.table.ready.next = passes || answers || last_done && last.kind == Kind::Load;
         self.back.ready.next = last_done && last.kind == Kind::Back;
@@ -365,36 +371,39 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let found = self.scan.pick.data.val();
         let rang_queue = self.rang_queue.q.val();
         let asker = self.direct_wqe.queue.val();
-        let controls =
-            control.live && !self.under_way.q.val() && is_free(control.queue, first, second, third, fourth, last);
-        let retires = self.fetches.done_valid.val()
-            && self.error_room.q.val()
-            && is_free(done.queue, first, second, third, fourth, last);
-        let asks = self.direct_wqe.asks.val() && self._sends.0 && is_free(asker, first, second, third, fourth, last);
-        let finds = self.scan.pick.valid.val() && fetch_room && is_free(found, first, second, third, fourth, last);
+        // The choice is made among all, and comes to nothing if its queue is not free.
+        let pending = self.pending.q.val();
+        let controls = pending && !first.live && !second.live && !third.live && !fourth.live;
+        let retires = self.fetches.done_valid.val() && self.error_room.q.val() && !pending;
+        let asks = self.direct_wqe.asks.val() && self._sends.0 && !pending && !retires;
+        let finds = self.scan.pick.valid.val() && fetch_room && !pending && !retires && !asks;
         // A doorbell that finds nothing else to do goes at once; else the finder comes upon its queue.
-        let rings = self.rang.q.val() && fetch_room && is_free(rang_queue, first, second, third, fourth, last);
-        let take_retire = retires && !controls;
-        let take_ask = asks && !retires && !controls;
-        let take_found = finds && !asks && !retires && !controls;
-        let take_rung = rings && !finds && !asks && !retires && !controls;
+        let rings = self.rang.q.val() && fetch_room && !pending && !retires && !asks && !finds;
+        let take_retire = retires && is_free(done.queue, first, second, third, fourth, control);
+        let take_ask = asks && is_free(asker, first, second, third, fourth, control);
+        let take_found = finds && is_free(found, first, second, third, fourth, control);
+        let take_rung = rings && is_free(rang_queue, first, second, third, fourth, control);
         let mut op = Op {
-            live: controls || retires || asks || finds || rings,
-            kind: if finds || rings { Kind::Fetch } else { Kind::None },
-            queue: if finds { found } else { rang_queue },
+            live: controls || take_retire || take_ask || take_found || take_rung,
+            kind: Kind::Fetch,
+            queue: rang_queue,
             blocks: done.blocks,
             bad: self.fetches.done_bad.val(),
         };
-        if controls {
+        if pending {
             op.kind = control.kind;
             op.queue = control.queue;
-            self.under_way.d.next = true;
         } else if retires {
             op.kind = Kind::Retire;
             op.queue = done.queue;
         } else if asks {
             op.kind = Kind::Ask;
             op.queue = asker;
+        } else if finds {
+            op.queue = found;
+        }
+        if controls {
+            self.pending.d.next = false;
         }
         self.fetches.done_ready.next = take_retire;
         self.scan.pick.ready.next = take_found;
@@ -459,7 +468,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let full = if d.many || d.few >= d.to_end { d.to_end } else { d.few };
         let some = d.many || d.few.any();
         let sound = d.rung <= d.size && d.rung >= d.sound;
-        let looks = third.kind == Kind::Fetch && !old.dead;
+        let looks = third.live && third.kind == Kind::Fetch && !old.dead;
         let runs = looks && sound;
         // A direct WQE that is next is there; one that is next but not yet written is waited for; any other is forgotten.
         let two = self.direct_wqe.two.val();
@@ -484,9 +493,9 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let rest = d.many || d.few != (if next { direct_blocks } else { full });
         self.more.d.next = runs && (next && !written || (next || fits) && rest);
         self.out_of_range.d.next = looks && !sound;
-        self.broken.d.next = third.kind == Kind::Retire && third.bad && !old.dead;
+        self.broken.d.next = third.live && third.kind == Kind::Retire && third.bad && !old.dead;
         self.direct_wqe.asked.next = take_ask;
-        self.answers.d.next = third.kind == Kind::Ask;
+        self.answers.d.next = third.live && third.kind == Kind::Ask;
         self.grants.d.next = !old.dead && d.level && fits_direct;
         self.mine.d.next = d.mine;
         self.moved.d.next = looks && (!sound || some && !(next && !written));
@@ -539,14 +548,14 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         }
         let at = fourth.queue.cast::<24>();
         let writes = fourth.live && fourth.kind != Kind::Query && fourth.kind != Kind::Ask;
-        let restarts = fourth.kind == Kind::Back || fourth.kind == Kind::Load;
+        let restarts = fourth.live && (fourth.kind == Kind::Back || fourth.kind == Kind::Load);
         self.state.we.next = writes;
         self.state.waddr.next = at;
         self.state.wdata.next = new;
         self.seen.we.next = writes;
         self.seen.waddr.next = at;
         self.seen.wdata.next = QueueView { posted: new.posted, fetched: new.fetched };
-        self.place.we.next = fourth.kind == Kind::Load;
+        self.place.we.next = fourth.live && fourth.kind == Kind::Load;
         self.place.waddr.next = at;
         self.place.wdata.next = Place {
             base: req.row.get_bits::<58>(elab!(qp_send::BASE.lsb + 6)),
@@ -640,8 +649,10 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.dirty.set[1].next = consumed;
         self.dirty.set_at[1].next = eaten.queue & numbers;
         let again = last_done && last.kind == Kind::Back;
-        self.dirty.set[2].next = self.more.q.val() || again;
-        self.dirty.set_at[2].next = if self.more.q.val() { fourth.queue } else { last.queue };
+        self.redo.d.next = self.more.q.val() || again;
+        self.redo_queue.d.next = if self.more.q.val() { fourth.queue } else { last.queue };
+        self.dirty.set[2].next = self.redo.q.val();
+        self.dirty.set_at[2].next = self.redo_queue.q.val();
         self.dirty.clear.next = false;
         self.dirty.clear_at.next = 0.into();
         self.dirty.drop.next = self.scan.take.val();
