@@ -189,6 +189,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     ready: Flags<N>,
     scan: Scan<N>,
     // Pipeline.
+    /// The first operation is there for one of these reasons: its `live` is told by them.
+    starts: Reg<Bits<5>>,
     first: Reg<Op>,
     second: Reg<Op>,
     third: Reg<Op>,
@@ -300,7 +302,10 @@ fn is_free(queue: Qp, first: Op, second: Op, third: Op, fourth: Op, control: Op)
 impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, first, second, third, fourth, control, pending, passes, rang, fetch_room, error_room);
+        regs!(
+            self, clock, rst, starts, first, second, third, fourth, control, pending, passes, rang, fetch_room,
+            error_room
+        );
         regs!(self, clock, rst, step, fetches_some, skips, more, out_of_range, broken, last, last_producer);
         regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo);
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from);
@@ -359,7 +364,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.back.ready.next = last_done && last.kind == Kind::Back;
 
         // ---- Choose an operation on a queue that has none under way.
-        let first = self.first.q.val();
+        let mut first = self.first.q.val();
+        first.live = self.starts.q.val().any();
         let second = self.second.q.val();
         let third = self.third.q.val();
         let done = self.fetches.done.val();
@@ -384,7 +390,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let take_found = finds && is_free(found, first, second, third, fourth, control);
         let take_rung = rings && is_free(rang_queue, first, second, third, fourth, control);
         let mut op = Op {
-            live: controls || take_retire || take_ask || take_found || take_rung,
+            live: false,
             kind: Kind::Fetch,
             queue: rang_queue,
             blocks: done.blocks,
@@ -407,6 +413,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         }
         self.fetches.done_ready.next = take_retire;
         self.scan.pick.ready.next = take_found;
+        self.starts.d.next = cat!(5; controls, take_retire, take_ask, take_found, take_rung);
         self.first.d.next = op;
         let at = op.queue.cast::<24>();
         self.place.re.next = true;
