@@ -977,12 +977,10 @@ fn the_fast_timer_follows_the_round_trip() {
 fn the_fast_timer_follows_the_pace_of_the_responses() {
     let mut live = Live::new(|r| _ = r.send(send_op::READ, 20 * 1024, true));
     live.left(100);
-    let mut psn = 100;
-    for (i, gap) in [20, 55, 100, 180, 180, 20, 20, 180, 180].into_iter().enumerate() {
-        assert_eq!(backs(&live.run(gap, &[])), [] as [u64; 0], "response {i}");
-        let opcode = if i == 0 { op::READ_RESPONSE_FIRST } else { op::READ_RESPONSE_MIDDLE };
+    for (psn, gap) in (100..).zip([20, 55, 100, 180, 180, 20, 20, 180, 180]) {
+        assert_eq!(backs(&live.run(gap, &[])), [] as [u64; 0], "before response {psn}");
+        let opcode = if psn == 100 { op::READ_RESPONSE_FIRST } else { op::READ_RESPONSE_MIDDLE };
         live.run(1, &[data(opcode, psn, 1024)]);
-        psn += 1;
     }
     // It stops.
     let start = live.m.cycle() / live.tick;
