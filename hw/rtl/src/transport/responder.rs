@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! cycle   0 Idle            1 Fetch        2 Row           3 Queue (SEND, immediate)    4 Act
-//!         take meta,        opcode,        row, view:      WQE: where its SGEs end      decide, write row,
-//!         read row, view    read WQE       check all                                    op (one per SGE stretch)
+//!         take meta,        read WQE       row, view:      WQE: where its SGEs end      decide, write row,
+//!         read row, view                   check all                                    op (one per SGE stretch)
 //! ```
-//! So a SEND takes 5 cycles, a WRITE or READ 4, and a further SGE stretch 1 more. A WRITE or READ that is announced (`soon`)
+//! So a SEND takes 5 cycles, a WRITE or READ 4, and a further SGE stretch 2 more. A WRITE or READ that is announced (`soon`)
 //! in the cycle before it comes, while the engine is idle, has its rows read then, and leaves out `Fetch`. Nothing of the QP is in flight when
 //! the next packet begins: rows need no forwarding.
 //!
@@ -77,16 +77,23 @@ pub struct Responder {
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
+    /// The table bus has asked: it goes first.
+    row_due: Reg<Bit>,
     /// The rows of `early_qpn` are being read.
     early: Reg<Bit>,
     early_qpn: DFF<Bits<24>>,
     m: DFF<RxMeta>,
     kind: DFF<Kind>,
+    facts: DFF<Facts>,
     check: DFF<Check>,
     map: DFF<SgeMap>,
-    /// A WQE is posted; it is on chip.
+    /// What the receive queue says, true of a packet that takes no WQE: one is posted; it holds the message.
     posted: DFF<Bit>,
-    here: DFF<Bit>,
+    fits: DFF<Bit>,
+    /// It is posted, but not on chip.
+    absent: DFF<Bit>,
+    /// The packet ends within the first SGEs.
+    within: DFF<Bits<3>>,
     /// Walk over the SGEs: offset in the message, bytes wanted, place in the receive buffer.
     at: DFF<Bits<32>>,
     want: DFF<Bits<14>>,
@@ -95,7 +102,8 @@ pub struct Responder {
     slot: DFF<Bits<4>>,
     slots_left: DFF<Bits<5>>,
     gap: DFF<Bits<37>>,
-    searched: DFF<Bit>,
+    /// It is still to be done.
+    unsought: DFF<Bit>,
     found: DFF<Bit>,
 
     attributes: GuardedTable<Attributes>,
@@ -167,21 +175,25 @@ impl Responder {
             bad: Default::default(),
             count: Default::default(),
             state: Default::default(),
+            row_due: Default::default(),
             early: Default::default(),
             early_qpn: Default::default(),
             m: Default::default(),
             kind: Default::default(),
+            facts: Default::default(),
             check: Default::default(),
             map: Default::default(),
             posted: Default::default(),
-            here: Default::default(),
+            fits: Default::default(),
+            absent: Default::default(),
+            within: Default::default(),
             at: Default::default(),
             want: Default::default(),
             place: Default::default(),
             slot: Default::default(),
             slots_left: Default::default(),
             gap: Default::default(),
-            searched: Default::default(),
+            unsought: Default::default(),
             found: Default::default(),
             attributes: GuardedTable::new(qps, "block"),
             progress: GuardedTable::new(qps, "block"),
@@ -205,11 +217,12 @@ impl Responder {
 impl Logic for Responder {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, early, op_valid, consume_valid, res_we_q, rvalid, count_q);
+        regs!(self, clock, rst, state, row_due, early, op_valid, consume_valid, res_we_q, rvalid, count_q);
         dff_setup!(
-            self, clock, m, kind, check, map, posted, here, at, want, place, slot, slots_left, gap, searched, found
+            self, clock, m, kind, facts, check, map, posted, absent, fits, within, at, want, place, slot, slots_left,
+            gap
         );
-        dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, res_addr_q, res_q, rdata);
+        dff_setup!(self, clock, unsought, found, consumer, early_qpn, op_q, consume_q, res_addr_q, res_q, rdata);
         clock!(self, clock, attributes, progress, consumers);
 
         let state = self.state.q.val();
@@ -221,28 +234,19 @@ impl Logic for Responder {
         let consumer = self.consumer.q.val();
         let view = self.view.val();
         let qp = m.qpn.get_bits::<12>(0);
+        let idle = state == State::Idle;
+
+        // The table bus goes first. Raw frames are those of QP 0, whatever lies where the BTH would be.
         let table = self.table.req.val();
-        let table_now = state == State::Idle && self.table.valid.val();
-        let take = state == State::Idle && self.meta.valid.val() && !self.table.valid.val();
-
-        // What this packet would do, from registers.
-        let payload = m.payload;
-        let next_psn = if kind.read { progress.psn + check.packets } else { progress.psn + 1 };
-        let msn = if kind.closes { progress.msn + 1 } else { progress.msn };
-        let consumer_next = consumer + 1;
-        let stretch = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
-        let reach = self.at.q.val().cast::<34>() + self.want.q.val().cast::<34>();
-        let too_short = kind.send && reach > self.map.q.val().total;
-        let needs_wqe = kind.send || (kind.imm && kind.write);
-        let op_free = !self.op_valid.q.val();
-        let slot_address = cat!(24; qp.cast::<20>(), progress.reads.get_bits::<4>(0));
-
-        // Raw frames are those of QP 0, whatever lies where the BTH would be.
+        let row_due = self.row_due.q.val();
+        self.row_due.d.next = self.table.valid.val();
+        let table_now = idle && row_due && self.table.valid.val();
+        let take = idle && !row_due && self.meta.valid.val();
         let incoming = self.meta.data.val();
         let qpn: Bits<24> = if incoming.raw { 0.into() } else { incoming.qpn };
 
         // Rows may be read a cycle ahead, but no WQE.
-        let ahead = state == State::Idle && self.soon_valid.val() && !self.meta.valid.val() && !self.table.valid.val();
+        let ahead = idle && !row_due && self.soon_valid.val() && !self.meta.valid.val();
         self.early.d.next = ahead;
         self.early_qpn.d.next = self.soon.val();
         let here = self.early.q.val()
@@ -250,19 +254,20 @@ impl Logic for Responder {
             && !incoming.raw
             && !takes_wqe(incoming.opcode);
         let reads_row = (take && !here) || ahead;
-        let who = if ahead { self.soon.val() } else { qpn };
+        let who = if self.meta.valid.val() { qpn } else { self.soon.val() };
 
-        // Defaults of the ports.
-        self.meta.ready.next = state == State::Idle && !self.table.valid.val();
-        self.table.ready.next = state == State::Idle;
+        // Ports.
+        let waits = state == State::Wait;
+        self.meta.ready.next = idle && !row_due;
+        self.table.ready.next = idle && row_due;
         self.table.rdata.next = self.rdata.q.val();
         self.table.rvalid.next = self.rvalid.q.val();
         self.rvalid.d.next = false;
-        self.view_re.next = reads_row || state == State::Wait;
-        self.view_addr.next = if state == State::Wait { qp } else { who.get_bits::<12>(0) };
+        self.view_re.next = reads_row || waits;
+        self.view_addr.next = if waits { qp } else { who.get_bits::<12>(0) };
         self.reads_re.next = reads_row;
         self.reads_addr.next = who.get_bits::<12>(0);
-        self.rq_re.next = (state == State::Fetch && (m.raw || takes_wqe(m.opcode))) || state == State::Wait;
+        self.rq_re.next = (state == State::Fetch && (kind.send || kind.imm)) || waits;
         self.rq_queue.next = qp;
         self.rq_index.next = consumer;
         self.op.data.next = self.op_q.q.val();
@@ -272,7 +277,8 @@ impl Logic for Responder {
         self.res_we.next = self.res_we_q.q.val();
         self.res_addr.next = self.res_addr_q.q.val();
         self.res.next = self.res_q.q.val();
-        self.res_we_q.d.next = false;
+        self.seek.next = state == State::Search;
+        self.seek_at.next = cat!(24; qp.cast::<20>(), self.slot.q.val());
         if self.op.ready.val() {
             self.op_valid.d.next = false;
         }
@@ -281,7 +287,7 @@ impl Logic for Responder {
         }
 
         // Tables: read by a packet or the table bus, written by either.
-        let row = if table_now { table.index } else { who };
+        let row = if row_due { table.index } else { who };
         let read_row = reads_row || (table_now && !table.write);
         self.attributes.re.next = read_row;
         self.attributes.raddr.next = row;
@@ -299,63 +305,206 @@ impl Logic for Responder {
         self.attributes.we.next = table_now && table.write;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = attributes_of(table.row);
+
+        // ---- What Row and Queue find. What they look at stays until the next packet's rows are read, so nothing says when.
+        let needs_wqe = kind.send || (kind.imm && kind.write);
+        let facts = self.facts.q.val();
+        self.check.d.next = verify(m, facts, kind, attributes, progress, view, self.reads.val());
+        let ahead_posted = self.rq_view.val().posted - consumer;
+        let ahead_fetched = self.rq_view.val().fetched - consumer;
+        // A full ring of 32,768 is just within reach; less than none is posted after a fetch that failed.
+        let some_posted = ahead_posted.any() && !(ahead_posted.get_bit(15) && ahead_posted.get_bits::<15>(0).any());
+        self.posted.d.next = !needs_wqe || some_posted;
+        let on_chip = ahead_fetched.any() && !ahead_fetched.get_bit(15);
+        self.absent.d.next = kind.send && some_posted && !on_chip;
+        let entries = sge_map(self.rq_block.val());
+        let reach = check.done.cast::<34>();
+        self.map.d.next = entries;
+        self.within.d.next = cat!(3; reach <= entries.end2, reach <= entries.end1, reach <= entries.end0);
+        self.fits.d.next = !kind.send || reach <= entries.total;
+        self.gap.d.next = psns_to_bytes(m.psn - self.saved.val().psn, attributes.mtu);
+
+        // ---- What Act does, from registers. The verdicts exclude each other.
+        let (posted, fits) = (self.posted.q.val(), self.fits.q.val());
+        let duplicate = check.duplicate;
+        let executes = check.right && posted && fits;
+        let not_ready = (check.right || check.unfit) && !posted;
+        let ends = check.wrong || (check.unfit && posted) || (check.right && posted && !fits);
+        let raw = check.raw && posted && fits;
+        // The stretch of memory at hand: a packet over several SGEs is several steps.
+        let (at, want, within) = (self.at.q.val(), self.want.q.val(), self.within.q.val());
+        let map = self.map.q.val();
+        let stretch = sge_step(map, at, want);
+        let offset = at.cast::<34>();
+        let stretch_last = if offset < map.end0 {
+            within.get_bit(0)
+        } else if offset < map.end1 {
+            within.get_bit(1)
+        } else {
+            within.get_bit(2) || offset >= map.end2
+        };
+        let room = stretch.end.get_bits::<14>(0) - at.get_bits::<14>(0);
+        let stretch_len = if stretch_last { want } else { room };
+        let last = stretch_last || !(facts.some && kind.send && (executes || raw));
+        // A repeated READ is looked up first.
+        let look_up = duplicate && self.unsought.q.val();
+        // Only a packet that would be executed waits for its WQE, and only while its QP may receive.
+        let fetching = (check.right || check.raw) && self.absent.q.val();
+        let act = state == State::Act && !self.op_valid.q.val();
+        let acts = act && !look_up && !fetching;
+        let final_act = acts && last;
+        let in_use = progress.message == SENDING;
+        let takes = (executes && needs_wqe && kind.closes) || raw;
+        let fails_wqe = ends && (in_use || check.right);
+
         let mut new_progress = progress;
-        let mut write_progress = load;
-        let mut write_consumer = load;
-        self.seek.next = state == State::Search;
-        self.seek_at.next = cat!(24; qp.cast::<20>(), self.slot.q.val());
+        if executes {
+            new_progress.psn = progress.psn + check.packets;
+            new_progress.nak_sent = false;
+        } else {
+            new_progress.nak_sent = true;
+        }
+        if executes && !kind.read {
+            new_progress.message = if kind.closes {
+                0.into()
+            } else if kind.send {
+                SENDING.to_bits()
+            } else {
+                WRITING.to_bits()
+            };
+            new_progress.left = check.left;
+            new_progress.done = check.done.get_bits::<32>(0);
+            new_progress.va = check.va + m.payload.cast::<64>();
+            new_progress.rkey = check.rkey;
+        }
+        if executes && kind.closes {
+            new_progress.msn = progress.msn + 1;
+        }
+        if executes && kind.read {
+            new_progress.reads = progress.reads + 1;
+            if !progress.saved.get_bit(4) {
+                new_progress.saved = progress.saved + 1;
+            }
+        }
+        if ends {
+            new_progress.halted = true;
+        }
+        let msn = new_progress.msn;
+        let write_progress = load || final_act && (executes || check.future || ends || not_ready);
+        let write_consumer = final_act && (takes || fails_wqe);
+        let consumer_next = consumer + 1;
 
         let mut count: Bits<64> = 0.into();
-        // The packet's last op, unless a rule below says more: it frees the rows and does nothing else.
-        let mut op = RxOp {
+        let known = !m.raw && !kind.cnp;
+        count = count.replace_bit(counter::RX_RAW, final_act && raw);
+        count = count.replace_bit(counter::RX_RAW_DROPPED, acts && m.raw && !raw);
+        count = count.replace_bit(counter::RX_CNP, acts && kind.cnp);
+        count = count.replace_bit(counter::RX_QP_STATE, acts && known && !check.receives);
+        let heard = acts && known && check.receives;
+        count = count.replace_bit(counter::RX_QP_TYPE, heard && !check.kind);
+        count = count.replace_bit(counter::RX_QP_PEER, heard && check.kind && !check.peer);
+        count = count.replace_bit(counter::RX_PKEY, heard && check.kind && check.peer && !check.pkey);
+        count = count.replace_bit(counter::RX_OUT_OF_SEQUENCE, acts && check.future);
+        count = count.replace_bit(counter::RX_DUPLICATE, acts && duplicate);
+        count = count.replace_bit(counter::RX_INVALID_REQUEST, acts && ends);
+        count = count.replace_bit(counter::RX_RNR, acts && not_ready);
+        count = count.replace_bit(counter::RX_ACCEPTED, final_act && executes);
+        self.count_q.d.next = count;
+        self.count.next = self.count_q.q.val();
+
+        // The step. It frees the rows if it is the packet's last; one NAK per gap, the next waits until a packet came in order.
+        let older = check.future || (duplicate && !kind.read);
+        let acks = (check.future && !progress.nak_sent)
+            || (duplicate && (kind.send || kind.write))
+            || ends
+            || not_ready
+            || (executes && m.ack_req && !kind.read);
+        let op = RxOp {
             qpn: qp,
             generation: view.generation,
             response: false,
-            write: false,
-            key: check.rkey,
-            va: check.va,
-            len: payload,
-            span: check.span,
-            buf: m.buf,
+            write: facts.some && (raw || (executes && (kind.send || kind.write))),
+            key: if kind.send { stretch.key } else { check.rkey },
+            va: if kind.send { stretch.va } else { check.va },
+            len: if kind.send { stretch_len } else { m.payload },
+            span: if kind.send { stretch_len.cast::<32>() } else { check.span },
+            buf: self.place.q.val(),
             pd: attributes.pd,
-            need: access::REMOTE_WRITE.to_bits(),
-            last: true,
-            accepted: false,
+            need: if kind.send { access::LOCAL_WRITE.to_bits() } else { access::REMOTE_WRITE.to_bits() },
+            last,
+            accepted: executes && last,
             more: false,
             rows: m.rows,
             psn: m.psn,
             reply: Reply {
-                ack: false,
-                read: false,
-                again: false,
-                psn: m.psn,
-                msn: progress.msn,
-                syndrome: syndrome::ACK.to_bits(),
-                slot: progress.reads.get_bits::<4>(0),
+                ack: acks,
+                read: if duplicate { self.found.q.val() } else { executes && kind.read },
+                again: duplicate,
+                psn: if older { progress.psn - cat!(24; bits::<23>(0u64), duplicate) } else { m.psn },
+                msn,
+                syndrome: if check.future {
+                    syndrome::NAK_PSN.to_bits()
+                } else if ends {
+                    syndrome::NAK_INVALID_REQUEST.to_bits()
+                } else if not_ready {
+                    cat!(bits::<3>(1u64), attributes.rnr_timer)
+                } else {
+                    syndrome::ACK.to_bits()
+                },
+                slot: if duplicate { self.slot.q.val() } else { progress.reads.get_bits::<4>(0) },
             },
             completion: Completion {
-                valid: false,
+                valid: last && (takes || fails_wqe),
                 cqn: attributes.cqn,
                 qpn: qp,
                 generation: view.generation,
-                status: wc::SUCCESS.to_bits(),
-                cause: cause::NONE.to_bits(),
-                opcode: if kind.write {
+                status: if !ends {
+                    wc::SUCCESS.to_bits()
+                } else if check.right {
+                    wc::LOC_LEN.to_bits()
+                } else {
+                    wc::REM_INV_REQ.to_bits()
+                },
+                cause: if !ends {
+                    cause::NONE.to_bits()
+                } else if check.right {
+                    cause::RECEIVE_TOO_SHORT.to_bits()
+                } else {
+                    check.why
+                },
+                opcode: if kind.write && !ends {
                     recv_op::RECV_WRITE_IMM.to_bits()
-                } else if kind.imm {
+                } else if kind.imm && !ends {
                     recv_op::RECV_IMM.to_bits()
                 } else {
                     recv_op::RECV.to_bits()
                 },
                 wqe_index: consumer,
                 blocks: 1.into(),
-                length: check.done,
+                length: check.done.get_bits::<32>(0),
                 imm: m.imm,
                 solicited: m.solicited,
                 vlan: m.vlan,
                 src_qpn: 0.into(),
             },
         };
+        if act {
+            self.op_q.d.next = op;
+        }
+        if acts {
+            self.at.d.next = stretch.end;
+            self.want.d.next = want - room;
+            self.place.d.next = self.place.q.val() + room.cast::<20>();
+        }
+        self.res_we_q.d.next = acts && executes && kind.read;
+        if state == State::Act {
+            self.res_addr_q.d.next = cat!(24; qp.cast::<20>(), progress.reads.get_bits::<4>(0));
+            self.res_q.d.next = ReadResource { psn: m.psn, msn, va: m.va, rkey: m.rkey, length: m.dma_len };
+            self.consume_q.d.next = QueueIndex { queue: qp, index: consumer_next };
+        }
+        if write_consumer {
+            self.consume_valid.d.next = true;
+        }
 
         match state {
             State::Idle => {
@@ -365,194 +514,48 @@ impl Logic for Responder {
                     }
                 } else if take {
                     self.state.d.next = if here { State::Row } else { State::Fetch };
+                }
+                if !row_due {
                     self.m.d.next = incoming;
                     self.m.d.next.qpn = qpn;
-                    self.kind.d.next = kind_of(incoming.opcode);
-                    self.searched.d.next = false;
-                    self.found.d.next = false;
+                    self.facts.d.next = facts_of(incoming, elab!(bits::<24>(self._qps.0 as u64)));
+                    self.kind.d.next = if incoming.raw { raw_kind() } else { kind_of(incoming.opcode) };
                 }
+                self.found.d.next = false;
             }
             State::Fetch => {
-                self.kind.d.next = if m.raw { raw_kind() } else { kind_of(m.opcode) };
-                self.searched.d.next = false;
-                self.found.d.next = false;
                 self.state.d.next = State::Row;
             }
             State::Row => {
-                let exists = m.qpn < (elab!(bits::<24>(self._qps.0 as u64)));
-                self.check.d.next = verify(m, kind, attributes, progress, view, self.reads.val(), exists);
                 self.at.d.next = if kind.opens { 0.into() } else { progress.done };
-                self.want.d.next = payload;
+                self.want.d.next = m.payload;
                 self.place.d.next = m.buf;
                 self.slot.d.next = progress.reads.get_bits::<4>(0) - 1;
                 self.slots_left.d.next = progress.saved;
+                self.unsought.d.next = kind.read && progress.saved.any();
                 self.state.d.next = if needs_wqe { State::Queue } else { State::Act };
             }
             State::Queue => {
-                let posted = self.rq_view.val().posted - consumer;
-                let fetched = self.rq_view.val().fetched - consumer;
-                // A full ring of 32,768 is just within reach; less than none is posted after a fetch that failed.
-                let full: Bits<16> = 0x8000.into();
-                let is_posted = posted.any() && posted <= full;
-                let is_here = fetched.any() && !fetched.get_bit(15);
-                self.map.d.next = sge_map(self.rq_block.val());
-                self.posted.d.next = is_posted;
-                self.here.d.next = is_here;
-                // Only a packet that would be executed waits, and only while its QP may receive.
-                let executes = check.receives && (m.raw || executes(check));
-                let still = receives(view.state);
-                self.check.d.next.receives = check.receives && still;
-                let wait = executes && still && kind.send && is_posted && !is_here;
-                self.state.d.next = if wait { State::Wait } else { State::Act };
+                self.state.d.next = State::Act;
             }
-            // The WQE is read again in this cycle, then once more through Fetch and Row, which decide as before.
+            // The WQE is read again in this cycle, then decided upon as before.
             State::Wait => {
                 self.state.d.next = State::Look;
             }
-            State::Act => {
-                let mut done = true;
-                let duplicate = check.receives && admitted(check) && check.duplicate;
-                if m.raw {
-                    if check.receives && self.posted.q.val() && !too_short {
-                        op.write = payload.any();
-                        op.key = stretch.key;
-                        op.va = stretch.va;
-                        op.len = stretch.len;
-                        op.span = stretch.len.cast::<32>();
-                        op.buf = self.place.q.val();
-                        op.need = access::LOCAL_WRITE.to_bits();
-                        op.last = stretch.last || !payload.any();
-                        op.completion.valid = op.last;
-                        done = op.last;
-                        write_consumer = op.last && op_free;
-                        count = count.replace_bit(counter::RX_RAW, op.last);
-                    } else {
-                        count = count.replace_bit(counter::RX_RAW_DROPPED, true);
-                    }
-                } else if kind.cnp {
-                    count = count.replace_bit(counter::RX_CNP, true);
-                } else if !check.receives {
-                    count = count.replace_bit(counter::RX_QP_STATE, true);
-                } else if !check.kind {
-                    count = count.replace_bit(counter::RX_QP_TYPE, true);
-                } else if !check.peer {
-                    count = count.replace_bit(counter::RX_QP_PEER, true);
-                } else if !check.pkey {
-                    count = count.replace_bit(counter::RX_PKEY, true);
-                } else if check.future {
-                    // One NAK per gap: the next waits until a packet came in order.
-                    count = count.replace_bit(counter::RX_OUT_OF_SEQUENCE, true);
-                    op.reply.ack = !progress.nak_sent;
-                    op.reply.psn = progress.psn;
-                    op.reply.syndrome = syndrome::NAK_PSN.to_bits();
-                    new_progress.nak_sent = true;
-                    write_progress = op_free;
-                } else if duplicate {
-                    count = count.replace_bit(counter::RX_DUPLICATE, true);
-                    if kind.read {
-                        op.reply.read = self.found.q.val();
-                        op.reply.again = true;
-                        op.reply.slot = self.slot.q.val();
-                    } else {
-                        op.reply.ack = kind.send || kind.write;
-                        op.reply.psn = progress.psn - 1;
-                    }
-                } else if check.invalid != cause::NONE
-                    || ((!needs_wqe || self.posted.q.val()) && (!check.length || too_short))
-                {
-                    // The QP ends here. A receive WQE that is in use, or too short, completes with the error.
-                    let in_use = progress.message == SENDING;
-                    let short = check.invalid == cause::NONE && check.length;
-                    count = count.replace_bit(counter::RX_INVALID_REQUEST, true);
-                    op.reply.ack = true;
-                    op.reply.syndrome = syndrome::NAK_INVALID_REQUEST.to_bits();
-                    op.completion.valid = in_use || short;
-                    op.completion.status = if short { wc::LOC_LEN.to_bits() } else { wc::REM_INV_REQ.to_bits() };
-                    op.completion.cause = if short {
-                        cause::RECEIVE_TOO_SHORT.to_bits()
-                    } else if check.invalid != cause::NONE {
-                        check.invalid
-                    } else {
-                        cause::INVALID_REQUEST.to_bits()
-                    };
-                    op.completion.opcode = recv_op::RECV.to_bits();
-                    new_progress.halted = true;
-                    write_progress = op_free;
-                    write_consumer = op_free && (in_use || short);
-                } else if needs_wqe && !self.posted.q.val() {
-                    count = count.replace_bit(counter::RX_RNR, true);
-                    op.reply.ack = true;
-                    op.reply.syndrome = cat!(bits::<3>(1u64), attributes.rnr_timer);
-                    new_progress.nak_sent = true;
-                    write_progress = op_free;
-                } else {
-                    if kind.send {
-                        op.write = payload.any();
-                        op.key = stretch.key;
-                        op.va = stretch.va;
-                        op.len = stretch.len;
-                        op.span = stretch.len.cast::<32>();
-                        op.buf = self.place.q.val();
-                        op.need = access::LOCAL_WRITE.to_bits();
-                        op.last = stretch.last || !payload.any();
-                    }
-                    if kind.write {
-                        op.write = payload.any();
-                    }
-                    done = op.last;
-                    op.completion.valid = op.last && needs_wqe && kind.closes;
-                    op.reply.ack = m.ack_req && !kind.read;
-                    op.reply.read = kind.read;
-                    op.reply.msn = msn;
-                    new_progress.psn = next_psn;
-                    new_progress.msn = msn;
-                    new_progress.nak_sent = false;
-                    if !kind.read {
-                        new_progress.message = if kind.closes {
-                            0.into()
-                        } else if kind.send {
-                            SENDING.to_bits()
-                        } else {
-                            WRITING.to_bits()
-                        };
-                        new_progress.left = check.left;
-                        new_progress.done = check.done;
-                        new_progress.va = check.va + payload.cast::<64>();
-                        new_progress.rkey = check.rkey;
-                    }
-                    if kind.read {
-                        new_progress.reads = progress.reads + 1;
-                        if progress.saved != 16 {
-                            new_progress.saved = progress.saved + 1;
-                        }
-                    }
-                    write_progress = op_free && op.last;
-                    write_consumer = op_free && op.last && needs_wqe && kind.closes;
-                    self.res_we_q.d.next = op_free && kind.read;
-                    op.accepted = op.last;
-                    count = count.replace_bit(counter::RX_ACCEPTED, op.last);
-                }
-                // A repeated READ is looked up first.
-                let look_up = duplicate && kind.read && !m.raw && !self.searched.q.val() && progress.saved.any();
-                if look_up {
-                    self.state.d.next = State::Search;
-                    count = 0.into();
-                } else if op_free {
-                    self.op_valid.d.next = true;
-                    self.op_q.d.next = op;
-                    self.at.d.next = self.at.q.val() + stretch.len.cast::<32>();
-                    self.want.d.next = self.want.q.val() - stretch.len;
-                    self.place.d.next = self.place.q.val() + stretch.len.cast::<20>();
-                    if done {
-                        self.state.d.next = State::Idle;
-                    }
-                } else {
-                    count = 0.into();
-                }
-            }
-            // Second cycle of waiting for a WQE.
             State::Look => {
                 self.state.d.next = State::Queue;
+            }
+            State::Act => {
+                if act {
+                    self.op_valid.d.next = !look_up && !fetching;
+                    if look_up {
+                        self.state.d.next = State::Search;
+                    } else if fetching {
+                        self.state.d.next = State::Wait;
+                    } else if last {
+                        self.state.d.next = State::Idle;
+                    }
+                }
             }
             State::Search => {
                 if self.saved_valid.val() {
@@ -560,18 +563,18 @@ impl Logic for Responder {
                 }
             }
             State::Gap => {
-                self.gap.d.next = psns_to_bytes(m.psn - self.saved.val().psn, attributes.mtu);
                 self.state.d.next = State::Match;
             }
             State::Match => {
                 let found = same_read(m, self.saved.val(), self.gap.q.val());
+                let none = self.slots_left.q.val() == 1;
                 self.found.d.next = found;
-                self.searched.d.next = found || self.slots_left.q.val() == 1;
+                self.unsought.d.next = !found && !none;
                 self.slots_left.d.next = self.slots_left.q.val() - 1;
                 if !found {
                     self.slot.d.next = self.slot.q.val() - 1;
                 }
-                self.state.d.next = if found || self.slots_left.q.val() == 1 { State::Act } else { State::Search };
+                self.state.d.next = if found || none { State::Act } else { State::Search };
             }
             State::ReadRow => {
                 self.state.d.next = State::ReadWait;
@@ -583,20 +586,12 @@ impl Logic for Responder {
             }
         }
 
-        let row = if load { table.index } else { m.qpn };
+        let written = if idle { table.index } else { m.qpn };
         self.progress.we.next = write_progress;
-        self.progress.waddr.next = row;
-        self.progress.wdata.next = if load { fresh(table.row) } else { new_progress };
-        self.consumers.we.next = write_consumer;
-        self.consumers.waddr.next = row.get_bits::<12>(0);
-        self.consumers.wdata.next = if load { 0.into() } else { consumer_next };
-        if write_consumer && !load {
-            self.consume_valid.d.next = true;
-            self.consume_q.d.next = QueueIndex { queue: qp, index: consumer_next };
-        }
-        self.res_addr_q.d.next = slot_address;
-        self.res_q.d.next = ReadResource { psn: m.psn, msn, va: m.va, rkey: m.rkey, length: m.dma_len };
-        self.count_q.d.next = count;
-        self.count.next = self.count_q.q.val();
+        self.progress.waddr.next = written;
+        self.progress.wdata.next = if idle { fresh(table.row) } else { new_progress };
+        self.consumers.we.next = load || write_consumer;
+        self.consumers.waddr.next = written.get_bits::<12>(0);
+        self.consumers.wdata.next = if idle { 0.into() } else { consumer_next };
     }
 }

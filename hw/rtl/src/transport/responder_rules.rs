@@ -65,11 +65,42 @@ pub struct Progress {
     pub saved: Bits<5>,
 }
 
-/// Verdicts on a packet, each alone; the responder applies them in the order of its rules.
+/// What of a packet is told without its QP, as it is taken.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Facts {
+    /// There is payload.
+    pub some: Bit,
+    /// It exceeds the path MTU of code i + 1.
+    pub over: Bits<5>,
+    /// It and its pad fill words of 4 bytes.
+    pub padded: Bit,
+    /// The message would have more than 2^31 bytes.
+    pub long: Bit,
+    /// The QP number names a QP, but for 0, which is not addressed.
+    pub named: Bit,
+}
+
+/// See [`Facts`]. There are `qps` QPs.
+#[hdl_fn]
+pub fn facts_of(m: RxMeta, qps: Bits<24>) -> Facts {
+    let n = m.payload;
+    Facts {
+        some: n.any(),
+        over: cat!(5; n > 4096, n > 2048, n > 1024, n > 512, n > 256),
+        padded: (n.get_bits::<2>(0) + m.pad) == 0,
+        long: m.dma_len.get_bit(31) && m.dma_len.get_bits::<31>(0).any(),
+        named: m.qpn.any() && m.qpn < qps,
+    }
+}
+
+/// Verdicts on a packet. At most one of `future`, `duplicate`, `wrong`, `unfit`, `right` holds, and only of a packet that
+/// is for this QP and from its peer.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Check {
     /// The QP exists, may receive, and has not ended.
     pub receives: Bit,
+    /// It does, and this is a raw frame.
+    pub raw: Bit,
     /// Transport is the QP's.
     pub kind: Bit,
     /// From the QP's peer.
@@ -80,16 +111,20 @@ pub struct Check {
     pub future: Bit,
     /// PSN before the expected one.
     pub duplicate: Bit,
-    /// Opcode sequence, access or READ limit broken: the cause.
-    pub invalid: Bits<8>,
-    /// Lengths are right.
-    pub length: Bit,
-    /// READ: PSNs of its response.
+    /// The expected PSN, but opcode sequence, access or READ limit are broken.
+    pub wrong: Bit,
+    /// The lengths are.
+    pub unfit: Bit,
+    /// None of these: in order and correct, save for what the receive queue may say.
+    pub right: Bit,
+    /// Why the QP ends, if it does by this packet.
+    pub why: Bits<8>,
+    /// PSNs that it takes: those of a READ's response, else one.
     pub packets: Bits<24>,
     /// WRITE: bytes to come after this packet.
     pub left: Bits<32>,
     /// Bytes of the message with this packet.
-    pub done: Bits<32>,
+    pub done: Bits<33>,
     /// WRITE: where this packet's bytes go.
     pub va: Bits<64>,
     /// WRITE: under which key.
@@ -115,19 +150,26 @@ pub fn pkeys_match(a: Bits<16>, b: Bits<16>) -> Bit {
 #[hdl_fn]
 pub fn verify(
     m: RxMeta,
+    facts: Facts,
     kind: Kind,
     attributes: Attributes,
     progress: Progress,
     view: QpView,
     answered: Bits<8>,
-    exists: Bit,
 ) -> Check {
     let delta = m.psn - progress.psn;
-    let mtu = mtu_bytes(attributes.mtu);
-    let full = m.payload == mtu;
-    let fits = m.payload <= mtu;
+    // At most the MTU, and exactly that.
+    let (over, top) = (facts.over, m.payload);
+    let size: Bits<2> = match attributes.mtu {
+        1 => cat!(2; top.get_bit(8), over.get_bit(0)),
+        2 => cat!(2; top.get_bit(9), over.get_bit(1)),
+        3 => cat!(2; top.get_bit(10), over.get_bit(2)),
+        4 => cat!(2; top.get_bit(11), over.get_bit(3)),
+        _ => cat!(2; top.get_bit(12), over.get_bit(4)),
+    };
+    let fits = !size.get_bit(0);
+    let full = fits && size.get_bit(1);
     let only = kind.opens && kind.closes;
-    let some = m.payload.any();
 
     let sequence = if progress.message == BETWEEN {
         kind.opens
@@ -144,49 +186,46 @@ pub fn verify(
 
     let payload = m.payload.cast::<32>();
     let left = if kind.opens { m.dma_len } else { progress.left };
-    let message_ok = !kind.opens || kind.send || m.dma_len <= 0x8000_0000u64;
-    let size = if kind.closes { fits && (only || some) } else { full };
-    let sum = !kind.write || if kind.closes { left == payload } else { left > payload };
-    let pad = (m.payload.get_bits::<2>(0) + m.pad) == 0;
-    let length = pad && message_ok && if kind.read { !some } else { size && sum };
+    let message_ok = !kind.opens || kind.send || !facts.long;
+    let size = if kind.closes { fits && (only || facts.some) } else { full };
+    let sum = !kind.write || if kind.closes { !(left ^ payload).any() } else { left > payload };
+    let length = facts.padded && message_ok && if kind.read { !facts.some } else { size && sum };
 
     let before: Bits<32> = if kind.opens { 0.into() } else { progress.done };
+    let receives = (m.raw || facts.named) && receives(view.state) && !progress.halted;
+    let rc = attributes.kind == qp_type::RC && kind.rc;
+    let peer = m.sip == attributes.sip;
+    let pkey = pkeys_match(m.pkey, attributes.pkey);
+    let admitted = receives && rc && peer && pkey;
+    let follows = known && sequence && allowed && room;
+    let now = admitted && !delta.any();
     Check {
-        receives: exists && receives(view.state) && !progress.halted && (m.raw || m.qpn.any()),
-        kind: attributes.kind == qp_type::RC && kind.rc,
-        peer: m.sip == attributes.sip,
-        pkey: pkeys_match(m.pkey, attributes.pkey),
-        future: delta.any() && !delta.get_bit(23),
-        duplicate: delta.get_bit(23),
-        invalid: if !known || !sequence {
+        receives,
+        raw: receives && m.raw,
+        kind: rc,
+        peer,
+        pkey,
+        future: admitted && delta.any() && !delta.get_bit(23),
+        duplicate: admitted && delta.get_bit(23),
+        wrong: now && !follows,
+        unfit: now && follows && !length,
+        right: now && follows && length,
+        why: if !known || !sequence {
             cause::INVALID_REQUEST.to_bits()
         } else if !allowed {
             cause::QP_ACCESS.to_bits()
         } else if !room {
             cause::TOO_MANY_READS.to_bits()
         } else {
-            cause::NONE.to_bits()
+            cause::INVALID_REQUEST.to_bits()
         },
-        length,
-        packets: response_psns(m.dma_len, attributes.mtu),
+        packets: if kind.read { response_psns(m.dma_len, attributes.mtu) } else { 1.into() },
         left: left - payload,
-        done: before + payload,
+        done: before.cast::<33>() + payload.cast::<33>(),
         va: if kind.opens { m.va } else { progress.va },
         rkey: if kind.opens { m.rkey } else { progress.rkey },
         span: if kind.opens { m.dma_len } else { payload },
     }
-}
-
-/// It is for this QP and from its peer.
-#[hdl_fn]
-pub fn admitted(check: Check) -> Bit {
-    check.kind && check.peer && check.pkey
-}
-
-/// A packet that is admitted, in order and correct, save for what the receive queue may say.
-#[hdl_fn]
-pub fn executes(check: Check) -> Bit {
-    admitted(check) && !check.future && !check.duplicate && check.invalid == cause::NONE && check.length
 }
 
 /// A raw frame is received like a SEND ONLY.

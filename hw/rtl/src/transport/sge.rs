@@ -38,6 +38,8 @@ pub struct Stretch {
     pub len: Bits<14>,
     /// It is all that was wanted.
     pub last: Bit,
+    /// Where its SGE ends in the message: the next stretch begins there, if one follows.
+    pub end: Bits<32>,
 }
 
 /// Prefix sums over four SGEs of 16 bytes (`abi::queue::sge`), SGE 0 lowest.
@@ -107,7 +109,7 @@ pub fn sge_step(map: SgeMap, offset: Bits<32>, want: Bits<14>) -> Stretch {
     let room = end - at;
     let fits = want.cast::<34>() <= room;
     let len = if fits { want } else { room.get_bits::<14>(0) };
-    Stretch { key, va: va + (at - start).cast::<64>(), len, last: fits }
+    Stretch { key, va: va + (at - start).cast::<64>(), len, last: fits, end: end.get_bits::<32>(0) }
 }
 
 #[cfg(test)]
@@ -176,6 +178,7 @@ mod tests {
                 va: (sges[i].0 + at).to_bits(),
                 len: want.min(room).to_bits(),
                 last: want <= room,
+                end: ((offset + room) & 0xffff_ffff).to_bits(),
             };
             assert_eq!(m.bytes("step"), bytes_of(want), "offset {offset} of {sges:?}");
         }
