@@ -13,6 +13,7 @@ mod requester_rules;
 mod requester_wqe;
 mod resources;
 mod respond;
+mod respond_rules;
 mod responder;
 mod responder_rules;
 pub mod sge;

@@ -23,6 +23,7 @@
 //! intake goes on. Intake waits for nobody.
 
 use super::opcode::{mtu_bytes, psns_to_bytes};
+use super::respond_rules::*;
 use super::responder_rules::loads;
 use crate::{
     msg::*,
@@ -38,50 +39,6 @@ use hdl::prelude::*;
 
 /// Frames that may be between our output and their number in the transmit ring.
 const SLACK: u64 = 16;
-/// What firmware sets.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Attributes {
-    mtu: Bits<3>,
-    pd: Bits<16>,
-}
-
-/// What a QP owes.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Debt {
-    /// READs to be answered, from the head's slot on.
-    count: Bits<5>,
-    /// Those at the end that were not asked for before.
-    fresh: Bits<5>,
-    /// Fresh READs answered, free-running: the responder has a copy.
-    answered: Bits<8>,
-    /// Next PSN of the head READ, if `placed`; else its first.
-    psn: Psn,
-    placed: Bit,
-    /// A frame of this response went out: the next is not FIRST.
-    begun: Bit,
-    /// The head READ was asked for before.
-    again: Bit,
-    /// An ACK or NAK is pending.
-    ack: Bit,
-    ack_psn: Psn,
-    ack_msn: Bits<24>,
-    ack_syndrome: Bits<8>,
-    /// A READ could not be read: after the NAK the QP says nothing more.
-    silent: Bit,
-    /// Epoch of the READ responses.
-    epoch: Bits<8>,
-    /// READ responses went out; all of them lie below this number in the transmit ring.
-    framed: Bit,
-    frame: Bits<16>,
-}
-
-/// The READ resources that are owed: the first, and the one behind the last.
-#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-struct Slots {
-    head: Bits<4>,
-    tail: Bits<4>,
-}
-
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum State {
     Idle,
@@ -250,70 +207,6 @@ impl<const N: usize> Default for Respond<N> {
             rdata: Default::default(),
             count_q: Default::default(),
         }
-    }
-}
-
-/// What QP owes after a reply has come in. `follows`: its READ resource is the one behind the last that is owed.
-#[hdl_fn]
-fn owe(debt: Debt, reply: Reply, follows: Bit) -> Debt {
-    let mut now = debt;
-    let newer = !(reply.psn - debt.ack_psn).get_bit(23);
-    let goes_on = joins(debt, follows);
-    if reply.read {
-        // Begins here, if it does not go on. Fresh READs that are dropped come again as duplicates.
-        now.count = if goes_on { debt.count + 1 } else { 1.into() };
-        now.fresh = if reply.again {
-            0.into()
-        } else if goes_on {
-            debt.fresh + 1
-        } else {
-            1.into()
-        };
-        if !goes_on {
-            now.psn = reply.psn;
-            now.placed = true;
-            now.begun = false;
-            now.again = reply.again;
-            if restarts(debt, reply, follows) {
-                now.epoch = debt.epoch + 1;
-            }
-        }
-        if !goes_on || reply.again {
-            now.answered = debt.answered + debt.fresh.cast::<8>();
-        }
-        if !reply.again {
-            now.ack = false;
-        }
-    } else if newer || !debt.ack {
-        now.ack = true;
-        now.ack_psn = reply.psn;
-        now.ack_msn = reply.msn;
-        now.ack_syndrome = reply.syndrome;
-    }
-    now
-}
-
-/// A READ behind those that are owed is answered behind them.
-#[hdl_fn]
-fn joins(debt: Debt, follows: Bit) -> Bit {
-    debt.count.any() && !debt.count.get_bit(4) && follows
-}
-
-/// A READ that is asked for again, and goes back behind what was sent: an epoch begins.
-#[hdl_fn]
-fn restarts(debt: Debt, reply: Reply, follows: Bit) -> Bit {
-    reply.read && reply.again && !joins(debt, follows) && (reply.psn - debt.psn).get_bit(23)
-}
-
-/// Frames of 4 KiB, less one.
-#[hdl_fn]
-fn turn_of(mtu: Bits<3>) -> Bits<4> {
-    match mtu {
-        1 => 15.into(),
-        2 => 7.into(),
-        3 => 3.into(),
-        4 => 1.into(),
-        _ => 0.into(),
     }
 }
 
