@@ -268,7 +268,6 @@ impl Logic for EventQueue {
         let due = arms | (moved & blocked);
         self.due.d.next = due.any();
         self.due_eqn.d.next = lowest(due);
-        self.looks.d.next = look != 0;
         let times = self.times.q.val();
         let timer = self.timer.q.val() & last;
         // Only move where something can be found: still logic costs nothing.
@@ -538,6 +537,7 @@ impl Logic for EventQueue {
         self.timing.d.next = timing;
         self.blocked.d.next = blocked;
         self.look.d.next = look;
+        self.looks.d.next = look != 0;
         self.kept_count.d.next = kept_count;
 
         // The write. A ring is aligned to 4096, so that its place begins above bit 11. Of a message the lowest bytes count.

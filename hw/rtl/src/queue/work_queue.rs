@@ -369,7 +369,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let second = self.second.q.val();
         let third = self.third.q.val();
         let done = self.fetches.done.val();
-        self.error_room.d.next = self.errors.fill.val() <= elab!((WAITING - PIPE) as u64);
+        self.error_room.d.next = self.errors.fill.val() < elab!((WAITING - PIPE) as u64);
         self.fetch_room.d.next = self.reads.fill.val() <= elab!((WAITING - PIPE) as u64)
             && self.fetches.room.val()
             && self.error_room.q.val();

@@ -88,7 +88,7 @@ pub struct Judge<const N: usize> {
     /// New epochs of requests, and of READ responses.
     pub epoch: Sink<EpochMark>,
     pub reply_epoch: Sink<EpochMark>,
-    /// The send queue of this QP is loaded: epoch 0, and no faults. Held until `loaded`.
+    /// The send queue of this QP is loaded: no faults any more. Held until `loaded`.
     pub load: Signal<In, Bit>,
     pub load_qpn: Signal<In, Qp>,
     pub loaded: Signal<Out, Bit>,
@@ -261,15 +261,10 @@ impl<const N: usize> Logic for Judge<N> {
         // Writes.
         self.loaded.next = load && !report && !sweeping;
         let load_row = self.load_qpn.val().cast::<24>();
-        self.epochs.we.next = mark || load || sweeping;
-        self.epochs.waddr.next = if sweeping {
-            sweep
-        } else if load {
-            load_row
-        } else {
-            self.epoch.data.val().qpn.cast::<24>()
-        };
-        self.epochs.wdata.next = if sweeping || load { 0.into() } else { self.epoch.data.val().epoch };
+        // A load writes no epoch: the requester, to whom it goes too, marks the next one, sooner or later than this one.
+        self.epochs.we.next = mark || sweeping;
+        self.epochs.waddr.next = if sweeping { sweep } else { self.epoch.data.val().qpn.cast::<24>() };
+        self.epochs.wdata.next = if sweeping { 0.into() } else { self.epoch.data.val().epoch };
         self.responses.we.next = reply_mark || sweeping;
         self.responses.waddr.next = if sweeping { sweep } else { self.reply_epoch.data.val().qpn.cast::<24>() };
         self.responses.wdata.next = if sweeping { 0.into() } else { self.reply_epoch.data.val().epoch };
