@@ -737,7 +737,7 @@ impl Logic for Completer {
             rnr_code: now.rnr_code,
             // The messages before a fault may not have asked for an ACK: sent again, they do.
             reading: now.reading || now.fault,
-            over: now.halted,
+            live: !now.halted,
             begins: self.loaded.q.val(),
             fires: now.fires,
             timeout: self.timeout.q.val(),

@@ -66,8 +66,8 @@ pub struct Wait {
     pub rnr_code: Bits<5>,
     /// A READ response is under way, or a fault waits for its turn.
     pub reading: Bit,
-    /// An error ended the QP: it waits for nothing.
-    pub over: Bit,
+    /// It may wait: its queue was loaded, and no error ended the QP. So a QP that was never used waits for nothing.
+    pub live: Bit,
     /// Its queue was loaded, and nothing came since: what was learnt is about another peer.
     pub begins: Bit,
     /// Fast firings without progress.
@@ -217,9 +217,13 @@ impl Logic for Timers {
         self.marks.re.next = self.mark_re.val();
         self.marks.raddr.next = self.mark_addr.val().cast::<24>();
         self.mark.next = self.marks.rdata.val();
-        self.asked.we.next = leaves;
-        self.asked.waddr.next = left.qpn.cast::<24>();
-        self.asked.wdata.next = left.psn;
+        // A queue that is loaded has asked for nothing. (When another's packet leaves just then, its first wait may end early: a
+        // wake-up call for nothing.)
+        let wait = self.wait.val();
+        let begins = self.we.val() && wait.begins;
+        self.asked.we.next = leaves || begins;
+        self.asked.waddr.next = if leaves { left.qpn.cast::<24>() } else { self.waddr.val().cast::<24>() };
+        self.asked.wdata.next = if leaves { left.psn } else { wait.psn - 1 };
         self.waits.we.next = self.we.val();
         self.waits.waddr.next = self.waddr.val().cast::<24>();
         self.waits.wdata.next = self.wait.val();
@@ -244,7 +248,7 @@ impl Logic for Timers {
         let wait = self.waits.rdata.val();
         let alarm = self.alarms.rdata.val();
         let asked = !(self.asked.rdata.val() - wait.psn).get_bit(23);
-        self.waiting.d.next = (asked || wait.rnr || wait.reading) && !wait.over;
+        self.waiting.d.next = (asked || wait.rnr || wait.reading) && wait.live;
         self.same.d.next = alarm.running && alarm.psn == wait.psn && alarm.turn == wait.turn;
         let least: Bits<16> = elab!(bits::<16>(self._least.0));
         let slow = cat!(16; bits::<4>(0), alarm.pace, true);

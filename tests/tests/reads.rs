@@ -1,0 +1,69 @@
+//! READs whose responses come in a rush, or pause and go on while their request is repeated.
+
+use abi::{status::counter, wire::op};
+use driver::{Access, Data, Flags, Mr, Operation, qp::Qp, qp::Rts};
+use fabric::{Action, Match, Packet};
+use ferroce_tests::{bytes, noise, region, wait};
+use nic::NS;
+use std::sync::{Arc, Mutex};
+use testbed::{Connect, Setup, Testbed};
+
+/// Posts a READ of the whole of `source` into `target`.
+fn read(qp: &mut Qp<Rts>, source: &Mr, target: &Mr, len: usize) {
+    let mut batch = qp.post();
+    batch.add(1, Operation::Read(source.remote(0)), Data::Sges(&[target.sge(0, len)]), Flags::SIGNALED).unwrap();
+    batch.ring();
+}
+
+#[test]
+fn a_long_read_of_small_packets_finds_room() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let len = 2 << 20;
+    let [near, far] = [0, 1].map(|i| bed.hosts[i].pd.alloc(len, Access::all()).unwrap());
+    let mut pair = bed.connect(&Connect { mtu: 256, ..Connect::default() }).unwrap();
+    read(&mut pair.a.qp, &far, &near, len);
+    wait(&bed, &mut pair.a.cq, "a long READ").status.unwrap();
+    let count = |i| bed.hosts[0].device.counter(i);
+    assert_eq!(
+        [count(counter::RX_NO_ROOM), count(counter::RETRY_NAK)],
+        [0, 0],
+        "lost in the receive buffer, went back"
+    );
+}
+
+/// The landing row of a READ is read for late responses while its request goes out again.
+#[test]
+fn responses_that_go_on_while_their_request_is_repeated() {
+    const LEN: usize = 256 * 300;
+    const CYCLE: u64 = 4 * NS;
+    /// Responses from this one on are late.
+    const LATE: u32 = 20;
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let source = region(&bed.hosts[1].pd, LEN, Access::all(), noise(1));
+    let target = region(&bed.hosts[0].pd, LEN, Access::all(), |_| 0);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let tell = seen.clone();
+    bed.sim().tap(Some(Box::new(move |_, f, _| {
+        tell.lock().unwrap().extend(Packet::of(&f.data).map(|p| (f.at / CYCLE, p.opcode, p.psn)))
+    })));
+    // How many cycles after the first late response left the request was repeated.
+    let late_by = |cycles: u64| {
+        let mut pair = bed.connect(&Connect { mtu: 256, ..Connect::default() }).unwrap();
+        seen.lock().unwrap().clear();
+        let late = Match { from: Some(1), psn: Some((LATE, 0xffff)), ..Match::default() };
+        bed.sim().link_mut(0).rules.add(late, Action::Delay(cycles * CYCLE));
+        target.write(0, &[0; LEN]);
+        read(&mut pair.a.qp, &source, &target, LEN);
+        let c = wait(&bed, &mut pair.a.cq, "a READ");
+        bed.sim().link_mut(0).rules.rules.clear();
+        assert_eq!(c.status, Ok(()), "late by {cycles} cycles");
+        assert!(bytes(&target) == bytes(&source), "late by {cycles} cycles: the data is wrong");
+        let seen = seen.lock().unwrap();
+        let left = seen.iter().find(|e| e.2 == LATE).expect("a late response").0;
+        seen.iter().filter(|e| e.1 == op::READ_REQUEST).nth(1).map(|e| e.0 - left)
+    };
+    let repeated = late_by(100_000).expect("so late that it is asked for again");
+    for i in 0..verilate::scale(50) as u64 {
+        late_by((repeated + 8 * i).saturating_sub(304));
+    }
+}
