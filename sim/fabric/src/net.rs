@@ -209,8 +209,8 @@ impl Fabric {
                         link.held.push(Held { from, frame, number, passes });
                         continue;
                     }
-                    for _ in 0..copies {
-                        arrive(inbox, frame.clone(), number);
+                    (0..copies).for_each(|_| arrive(inbox, frame.clone(), number));
+                    if copies > 0 {
                         let passed = link.held.iter_mut().filter(|h| h.from == from);
                         passed.for_each(|h| h.passes = h.passes.saturating_sub(1));
                         for h in link.held.extract_if(.., |h| h.from == from && h.passes == 0) {

@@ -163,7 +163,7 @@ pub struct Passage<T: Synth> {
 impl<T: Synth> Passage<T> {
     /// A passage with room for `depth` messages, a power of two up to 64.
     pub fn new(depth: usize) -> Self {
-        assert!(depth.is_power_of_two() && (2..=SMALL).contains(&depth), "a passage of {depth}");
+        assert!(depth.is_power_of_two() && (2..=64).contains(&depth), "a passage of {depth}");
         Passage {
             clock: Default::default(),
             rst: Default::default(),
