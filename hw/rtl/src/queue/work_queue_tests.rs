@@ -642,3 +642,24 @@ fn indices_wrap() {
     }
     assert!(b.errors.is_empty(), "{:?}", b.errors);
 }
+
+/// Wild indices on all queues while nobody takes the reports: none is lost when they are taken at last.
+#[test]
+fn errors_of_all_queues_at_once_are_all_told() {
+    let mut b = Bench::new::<512>(32, 9);
+    for q in 0..N {
+        b.load(q, 5);
+    }
+    b.m.set("error.ready", 0);
+    for q in 0..N {
+        b.ring(q, 1000);
+        b.cycle();
+    }
+    (0..500).for_each(|_| b.cycle());
+    assert!(b.errors.is_empty());
+    b.m.set("error.ready", 1);
+    (0..5000).for_each(|_| b.cycle());
+    let mut told: Vec<usize> = b.errors.iter().map(|e| e.0).collect();
+    told.sort_unstable();
+    assert_eq!(told, (0..N).collect::<Vec<_>>());
+}

@@ -441,6 +441,12 @@ fn voided<const W: usize>() {
             }
             (0..rng.random_range(0..200)).for_each(|_| b.cycle());
             let qp = rng.random_range(0..4);
+            if rng.random_bool(0.3) {
+                // Its queue is loaded, sooner or later than the requester's mark of that comes: it leaves epochs alone.
+                let mut row = [0; 64];
+                qp_send::LOAD.set(&mut row, 1);
+                b.write_row(id::QP_SEND, qp, &row);
+            }
             if rng.random_bool(0.7) {
                 let response: bool = rng.random();
                 let epoch = &mut epochs[usize::from(response)][qp];
