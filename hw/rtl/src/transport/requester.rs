@@ -417,7 +417,9 @@ impl<const N: usize> Logic for Requester<N> {
                 }
                 self.inlines.d.next = sends_inline;
                 let short = !wqe.is_inline && self.map.q.val().total != wqe.length.cast::<34>();
-                let verdict = gate_of(gaps, packet, now.failed, self.differs.q.val(), short, self.fresh.q.val());
+                // What was acknowledged since the pick is not in its rows: they tell nothing of a bad WQE then.
+                let first = self.fresh.q.val() && !self.kicked.q.val();
+                let verdict = gate_of(gaps, packet, now.failed, self.differs.q.val(), short, first);
                 self.gate.d.next = verdict;
                 let full = now.silent + packet.units >= ACK_UNITS;
                 let last = packet.last && (wqe.signaled || !gaps.posted || packet.again);

@@ -208,7 +208,7 @@ pub fn gaps_of(now: Progress, acked: Acked, wqe: Wqe, attributes: Attributes, st
 }
 
 /// What holds a QP back. `changed`: its WQE is not the one that was sent before; `short`: its SGEs do not add up to its length;
-/// `first`: it is the first of its pick. A bad WQE that is sent again may have been completed by a late ACK, which the next pick
+/// `first`: it is the first of its pick, and nothing was acknowledged since. A bad WQE that is sent again may have been completed by a late ACK, which the next pick
 /// shows: only a pick's first WQE is read later than what is acknowledged.
 #[hdl_fn]
 pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, short: Bit, first: Bit) -> Gate {
