@@ -296,7 +296,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             counts: Default::default(),
             sentry: Default::default(),
             records: Records::new(N),
-            landings: Table::new(N * 16, "ultra"),
+            landings: Table::new(N * 16, "block"),
             sent: FreshTable::new(N, ""),
             resources: Resources::new(N),
             packets_in: Default::default(),
