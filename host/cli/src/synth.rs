@@ -11,6 +11,7 @@ mod levels;
 mod netlist;
 #[cfg(test)]
 mod tests;
+mod walls;
 mod yosys;
 
 use crate::bench::{Figure, print};
@@ -20,6 +21,7 @@ use design::Design;
 use levels::Levels;
 use netlist::{Area, Netlist};
 use std::collections::HashMap;
+use walls::Walls;
 use yosys::Yosys;
 
 /// What to synthesise.
@@ -147,7 +149,7 @@ fn some_blocks(tool: &Yosys, target: Target, design: &Design, only: &str) -> Res
         let n = Netlist::read(&path, block, &HashMap::new())?;
         let bars = target.bars();
         let levels = Levels::of(&n, bars.levels, bars.loops)?;
-        say(&format!("{what}\n{}", report(target, &n, &levels)))?;
+        say(&format!("{what}\n{}{}", report(target, &n, &levels), at_the_walls(&Walls::of(&n)?)))?;
     }
     Ok(())
 }
@@ -191,6 +193,21 @@ fn total(n: &Netlist) -> Area {
     let mut sum = Area::default();
     n.area.iter().for_each(|a| sum += *a);
     sum
+}
+
+/// The ports that leave their neighbours the least.
+fn at_the_walls(walls: &Walls) -> String {
+    let sides = [
+        ("input to register", &walls.inward),
+        ("register to output", &walls.outward),
+        ("input to output", &walls.through),
+    ];
+    let tables = sides.map(|(what, depths)| {
+        let rows: Vec<_> =
+            depths.iter().take(12).map(|(levels, port)| vec![levels.to_string(), port.clone()]).collect();
+        table(&["levels", what], &rows)
+    });
+    tables.join("\n") + "\n"
 }
 
 /// Tables of blocks, levels and paths.

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use std::collections::{BTreeMap, HashMap};
 
 /// Nowhere.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// A path: its levels and the names of its ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,14 +46,14 @@ pub struct Levels {
 }
 
 /// The netlist with what is needed to walk it.
-struct Graph<'a> {
-    n: &'a Netlist,
+pub(super) struct Graph<'a> {
+    pub(super) n: &'a Netlist,
     /// By net: the cell that drives it, and which of its outputs.
-    driver: Vec<(u32, u32)>,
+    pub(super) driver: Vec<(u32, u32)>,
 }
 
 /// The nets that output `out` of a combinational cell depends on, with the levels they cost.
-fn sources<'a>(cell: &'a Cell, out: usize) -> impl Iterator<Item = (usize, u32)> + 'a {
+pub(super) fn sources<'a>(cell: &'a Cell, out: usize) -> impl Iterator<Item = (usize, u32)> + 'a {
     let (port, lane, _) = cell.outputs[out];
     let kind = cell.kind;
     cell.inputs.iter().filter_map(move |(input, at, net)| {
@@ -79,7 +79,7 @@ fn sources<'a>(cell: &'a Cell, out: usize) -> impl Iterator<Item = (usize, u32)>
 }
 
 /// Inputs of a cell at which paths end.
-fn ends(cell: &Cell) -> impl Iterator<Item = usize> + '_ {
+pub(super) fn ends(cell: &Cell) -> impl Iterator<Item = usize> + '_ {
     let kind = cell.kind;
     cell.inputs.iter().filter_map(move |(input, _, net)| {
         let end = match kind {
@@ -99,15 +99,23 @@ fn is_combinational(kind: Kind) -> bool {
     matches!(kind, Kind::Lut | Kind::Mux | Kind::Carry | Kind::CarryLut | Kind::LutRam)
 }
 
-impl Graph<'_> {
+impl<'a> Graph<'a> {
+    pub(super) fn of(n: &'a Netlist) -> Self {
+        let mut driver = vec![(NONE, NONE); n.nets()];
+        for (i, cell) in n.cells.iter().enumerate() {
+            cell.outputs.iter().enumerate().for_each(|(o, (_, _, net))| driver[*net] = (i as u32, o as u32));
+        }
+        Graph { n, driver }
+    }
+
     /// The combinational cell that drives `net`, and which of its outputs.
-    fn logic(&self, net: usize) -> Option<(&Cell, usize)> {
+    pub(super) fn logic(&self, net: usize) -> Option<(&Cell, usize)> {
         let (cell, out) = self.driver[net];
         (cell != NONE).then(|| (&self.n.cells[cell as usize], out as usize)).filter(|(c, _)| is_combinational(c.kind))
     }
 
     /// All nets that logic drives or reads, each behind those that it depends on.
-    fn order(&self) -> Result<Vec<usize>> {
+    pub(super) fn order(&self) -> Result<Vec<usize>> {
         let mut order = Vec::new();
         let mut mark = vec![0u8; self.driver.len()]; // 1: on the way, 2: done
         for start in 0..self.driver.len() {
@@ -141,11 +149,7 @@ impl Graph<'_> {
 impl Levels {
     /// Counts. `limit` and `loop_limit` are what a path and a loop may have.
     pub fn of(n: &Netlist, limit: u32, loop_limit: u32) -> Result<Levels> {
-        let mut driver = vec![(NONE, NONE); n.nets()];
-        for (i, cell) in n.cells.iter().enumerate() {
-            cell.outputs.iter().enumerate().for_each(|(o, (_, _, net))| driver[*net] = (i as u32, o as u32));
-        }
-        let g = Graph { n, driver };
+        let g = Graph::of(n);
         let order = g.order()?;
         let mut level = vec![0u32; n.nets()];
         let mut inside = vec![0u32; n.nets()]; // from registers of the same block, else NONE
@@ -189,7 +193,7 @@ impl Levels {
                 b.over += usize::from(level[net] > limit);
             }
         }
-        found.extend(n.outputs.iter().map(|net| (level[*net], *net, None)));
+        found.extend(n.outputs.iter().map(|(_, net)| (level[*net], *net, None)));
         found.iter().for_each(|e| *l.histogram.entry(e.0).or_default() += 1);
         found.sort_by(|a, b| b.cmp(a));
         for (levels, end, cell) in found {

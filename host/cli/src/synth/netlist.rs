@@ -131,9 +131,9 @@ pub struct Netlist {
     pub blocks: Vec<String>,
     pub area: Vec<Area>,
     names: HashMap<usize, (String, usize)>,
-    /// Nets that come in and go out at the top.
-    pub inputs: Vec<usize>,
-    pub outputs: Vec<usize>,
+    /// What comes in and goes out at the top: names of ports, each with a net.
+    pub inputs: Vec<(String, usize)>,
+    pub outputs: Vec<(String, usize)>,
     port_names: Vec<&'static str>,
 }
 
@@ -156,8 +156,8 @@ impl Netlist {
         }
         let whole = module(path, top)?;
         let map = n.add(&whole, top.to_string(), &files);
-        for port in whole.ports.values() {
-            let nets = port.bits.iter().filter_map(|b| net(&map, *b));
+        for (name, port) in &whole.ports {
+            let nets = port.bits.iter().filter_map(|b| Some((name.clone(), net(&map, *b)?)));
             if port.direction == "output" { n.outputs.extend(nets) } else { n.inputs.extend(nets) }
         }
         for (name, cell) in &whole.cells {
@@ -259,7 +259,7 @@ impl Netlist {
         for cell in &mut self.cells {
             cell.inputs.iter_mut().chain(&mut cell.outputs).for_each(|p| p.2 = to[p.2]);
         }
-        self.inputs.iter_mut().chain(&mut self.outputs).for_each(|n| *n = to[*n]);
+        self.inputs.iter_mut().chain(&mut self.outputs).for_each(|(_, n)| *n = to[*n]);
         let mut names: HashMap<usize, (String, usize)> = HashMap::new();
         let mut old: Vec<_> = std::mem::take(&mut self.names).into_iter().collect();
         old.sort();

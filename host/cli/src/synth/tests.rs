@@ -2,6 +2,7 @@
 
 use super::levels::Levels;
 use super::netlist::Netlist;
+use super::walls::Walls;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +72,16 @@ fn levels_loops_and_bare_rams_are_counted() {
     assert_eq!((l.paths[0].levels, l.paths[0].from.as_str(), l.paths[0].to.as_str()), (2, "a", "b"));
     assert_eq!((l.loops.len(), l.loops[0].from.as_str()), (1, "b"));
     assert_eq!(l.bare_rams, ["rows"]);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn the_walls_count_to_and_from_the_ports() {
+    let path = write("walls", "m", counted());
+    let walls = Walls::of(&Netlist::read(&path, "m", &HashMap::new()).unwrap()).unwrap();
+    assert_eq!(walls.inward, [(2, "x".to_string())]);
+    assert_eq!(walls.outward, [(1, "y".to_string())]);
+    assert!(walls.through.is_empty());
     std::fs::remove_file(path).unwrap();
 }
 
