@@ -26,7 +26,7 @@ pub struct FirstCome<const N: usize> {
     pub more: Signal<In, Bits<N>>,
     /// Channels whose register is empty: what they offer now is taken.
     pub ready: Signal<Out, Bits<N>>,
-    /// The channel that is served, if `valid`; else any one.
+    /// The channel that is served, if `valid`; else any one or none.
     pub turn: Signal<Out, Bits<N>>,
     /// There is a message.
     pub valid: Signal<Out, Bit>,
@@ -59,22 +59,21 @@ impl<const N: usize> Logic for FirstCome<N> {
         self.unfinished.d.next = (self.unfinished.q.val() & have) | (self.more.val() & !have);
         let open = if serves { (self.unfinished.q.val() & now).any() } else { self.open.q.val() };
 
-        let mut pick: Bits<N> = 0.into();
+        let mut oldest: Bits<N> = 0.into();
         for i in 0..N {
             // What comes now is behind all that is here, and behind lower channels of its own cycle.
             let lower: Bits<N> = elab!(bits::<N>((1u64 << i) - 1));
             let before = if have.get_bit(i) { self.before[i].q.val() } else { have | (comes & lower) };
             self.before[i].d.next = if goes { before & !now } else { before };
             let mine = if have.get_bit(i) { self.before[i].q.val() & left } else { left | (comes & lower) };
-            let first = if open { now.get_bit(i) } else { !mine.any() };
-            pick = pick.replace_bit(i, next.get_bit(i) && first);
+            oldest = oldest.replace_bit(i, next.get_bit(i) && !mine.any());
         }
         if goes || !serves {
             self.open.d.next = open;
-            // An open packet's channel is remembered while it has no message.
-            self.serves.d.next = pick.any();
-            if pick.any() {
-                self.now.d.next = pick;
+            // An open packet's channel stays, with or without a message. Else some message is the oldest, if there is any.
+            self.serves.d.next = if open { (next & now).any() } else { next.any() };
+            if !open {
+                self.now.d.next = oldest;
             }
         }
         self.ready.next = !have;
