@@ -183,6 +183,8 @@ pub enum Body {
     Register {
         init: String,
         reset: bool,
+        /// It holds the state of a machine, an enum: synthesis may choose another code.
+        states: bool,
     },
     /// Verilog text between the ports and `endmodule`.
     Text {
@@ -212,7 +214,7 @@ pub fn body(block: &dyn Block, path: &str) -> Body {
         (_, Verilog::Custom(t)) => match t.split("q = ").nth(1).and_then(|x| x.split([';', '\n']).next()) {
             // RustHDL's DFF
             Some(init) if t.contains("always @(posedge clock) begin\n   q <= d;\nend") => {
-                Body::Register { init: init.split("'h").last().unwrap().into(), reset: false }
+                Body::Register { init: init.split("'h").last().unwrap().into(), reset: false, states: false }
             }
             _ => text(t, true, String::new()),
         },

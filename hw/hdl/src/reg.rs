@@ -59,7 +59,8 @@ impl<T: Synth> Logic for Reg<T> {
     }
     fn hdl(&self) -> Verilog {
         let init = format!("{:x}", self._reset.0.verilog());
-        ir::hand_over(ir::Body::Register { init: init.split("'h").last().unwrap().into(), reset: true })
+        let states = matches!(T::descriptor().kind, TypeKind::Enum(_));
+        ir::hand_over(ir::Body::Register { init: init.split("'h").last().unwrap().into(), reset: true, states })
     }
     fn timing(&self) -> Vec<TimingInfo> {
         vec![TimingInfo {

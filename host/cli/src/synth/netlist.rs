@@ -233,13 +233,15 @@ impl Netlist {
             self.cells.push(cell);
         }
         self.area.push(area);
-        // The shortest name that the author gave.
+        // The name of the register, so that all its bits are told as one, else the shortest name that the author gave.
+        let rank = |name: &str| (!name.ends_with("_q"), name.len());
         for (name, net) in m.netnames.iter().filter(|(_, n)| n.hide_name == 0) {
+            let full = format!("{prefix}{name}");
             for (i, bit) in net.bits.iter().enumerate() {
                 let Some(b) = number(&mut self.same, *bit) else { continue };
-                let better = self.names.get(&b).is_none_or(|(old, _)| old.len() > prefix.len() + name.len());
+                let better = self.names.get(&b).is_none_or(|(old, _)| rank(old) > rank(&full));
                 if better {
-                    self.names.insert(b, (format!("{prefix}{name}"), i));
+                    self.names.insert(b, (full.clone(), i));
                 }
             }
         }

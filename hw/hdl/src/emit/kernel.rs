@@ -257,7 +257,11 @@ impl Text<'_> {
         let d = format!("{name}$d");
         if let Some(r) = self.scope.registers.get(&d) {
             let (q, init) = (&self.printer.signals[&r.q], &r.init);
-            self.w.line(&format!("initial {q} = {init};"));
+            // Yosys gives a state of its own code, a bit per state, only if it has no power-up value beside its reset.
+            let lines: &[&str] = if r.states { &["`ifndef SYNTHESIS", "", "`endif"] } else { &[""] };
+            for line in lines {
+                self.w.line(&if line.is_empty() { format!("initial {q} = {init};") } else { line.to_string() });
+            }
             if self.plan.clocked.contains(&d) {
                 return;
             }

@@ -27,6 +27,8 @@ pub struct Register {
     pub rst: Option<String>,
     /// Power-up and reset value, a Verilog literal.
     pub init: String,
+    /// The state of a machine.
+    pub states: bool,
 }
 pub struct Scope {
     pub nets: BTreeMap<String, Net>,
@@ -49,14 +51,14 @@ impl Scope {
                 let role = if p.direction == Direction::In { Role::SubIn } else { Role::SubOut };
                 nets.insert(format!("{sub}${}", p.name), Net { role, width: p.width });
             }
-            if let Body::Register { init, reset } = &m.body {
+            if let Body::Register { init, reset, states } = &m.body {
                 let pin = |p: &str| format!("{sub}${p}");
                 let init = match init.trim_start_matches('0') {
                     "" => format!("{}'d0", nets[&pin("q")].width),
                     v => format!("{}'h{v}", nets[&pin("q")].width),
                 };
                 let (q, clock, rst) = (pin("q"), pin("clock"), reset.then(|| pin("rst")));
-                registers.insert(pin("d"), Register { q, clock, rst, init });
+                registers.insert(pin("d"), Register { q, clock, rst, init, states: *states });
             }
         }
         Scope { nets, registers }

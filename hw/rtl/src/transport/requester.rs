@@ -90,6 +90,17 @@ enum State {
     Tell,
 }
 
+/// What a block that was read is for.
+#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
+enum Taker {
+    /// The next WQE.
+    Next,
+    /// SGEs 2 and 3.
+    Rest,
+    /// Inline data.
+    Data,
+}
+
 /// What the engine is at.
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum Work {
@@ -182,9 +193,9 @@ pub struct Requester<const N: usize> {
     queue: DFF<QueueView>,
     /// SGEs 0 and 1, 2 and 3; or inline data that is sent next.
     sges: [DFF<Bits<256>>; 2],
-    /// Block of the WQE that is read next, and the state that takes it.
+    /// Block of the WQE that is read next, and what it is for.
     block: DFF<Bits<3>>,
-    taker: DFF<State>,
+    taker: DFF<Taker>,
     /// A block that was read waits to be taken.
     holds: Reg<Bit>,
     /// The WQE in hand is the first of its pick.
@@ -452,7 +463,7 @@ impl<const N: usize> Logic for Requester<N> {
                     self.at.d.next = self.at.q.val() + stretch.len.cast::<32>();
                     self.want.d.next = want - stretch.len;
                     if !stretch.last {
-                        self.taker.d.next = State::Find;
+                        self.taker.d.next = Taker::Data;
                         self.state.d.next = if wqe.is_inline && !holds { State::Ask } else { State::Find };
                     } else {
                         // The packet is out: progress, and on to what follows.
@@ -460,7 +471,7 @@ impl<const N: usize> Logic for Requester<N> {
                         self.store.d.next = true;
                         self.consumed.d.next = packet.last;
                         self.budget.d.next = budget - cost_of(packet.bytes);
-                        self.taker.d.next = State::Take;
+                        self.taker.d.next = Taker::Next;
                         self.block.d.next = 0.into();
                         self.state.d.next = if self.spent.q.val() || packet.last && !gaps.follows {
                             State::Idle
@@ -478,7 +489,11 @@ impl<const N: usize> Logic for Requester<N> {
                 self.state.d.next = if wrong { State::Idle } else { State::Wait };
             }
             State::Wait => {
-                self.state.d.next = self.taker.q.val();
+                self.state.d.next = match self.taker.q.val() {
+                    Taker::Next => State::Take,
+                    Taker::Rest => State::Rest,
+                    Taker::Data => State::Find,
+                };
             }
             State::Take => {}
             State::Rest => {
@@ -590,7 +605,7 @@ impl<const N: usize> Logic for Requester<N> {
             self.wqe.d.next = fresh;
             self.queue.d.next = self.sq_view.val();
             self.block.d.next = 1.into();
-            self.taker.d.next = State::Rest;
+            self.taker.d.next = Taker::Rest;
             self.fresh.d.next = load;
             self.compared.d.next = false;
             self.state.d.next = if wants_more { State::Ask } else { State::Check };
