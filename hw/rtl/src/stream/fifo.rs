@@ -144,12 +144,16 @@ impl<T: Synth> Logic for Fifo<T> {
 
 /// FIFO of a few messages that passes a message on in the cycle in which it comes while it is empty: no latency, and nothing
 /// but a multiplexer behind a small memory. `m.valid` and `m.data` depend on `s`; `s.ready` depends on registers only.
+///
+/// Or, where a cycle is cheaper than the multiplexer ([`Passage::lasting`]), it keeps each message for a cycle at least.
 #[derive(Clone, Debug, LogicBlock)]
 pub struct Passage<T: Synth> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
     pub s: Sink<T>,
     pub m: Source<T>,
+    /// Messages inside.
+    pub fill: Signal<Out, Bits<7>>,
     store: Ram<T, 6>,
     head: Reg<Bits<6>>,
     tail: Reg<Bits<6>>,
@@ -158,9 +162,15 @@ pub struct Passage<T: Synth> {
     waiting: Reg<Bit>,
     full: Reg<Bit>,
     _depth: Hidden<usize>,
+    _lasting: Hidden<bool>,
 }
 
 impl<T: Synth> Passage<T> {
+    /// One that shows a message in the cycle after it came at the earliest, straight from the memory.
+    pub fn lasting(depth: usize) -> Self {
+        Passage { _lasting: Hidden(true), ..Passage::new(depth) }
+    }
+
     /// A passage with room for `depth` messages, a power of two up to 64.
     pub fn new(depth: usize) -> Self {
         assert!(depth.is_power_of_two() && (2..=64).contains(&depth), "a passage of {depth}");
@@ -169,6 +179,7 @@ impl<T: Synth> Passage<T> {
             rst: Default::default(),
             s: Default::default(),
             m: Default::default(),
+            fill: Default::default(),
             store: Ram::default().rows(depth).style("distributed").at_once(),
             head: Default::default(),
             tail: Default::default(),
@@ -176,6 +187,7 @@ impl<T: Synth> Passage<T> {
             waiting: Default::default(),
             full: Default::default(),
             _depth: Hidden(depth),
+            _lasting: Hidden(false),
         }
     }
 }
@@ -190,7 +202,8 @@ impl<T: Synth> Logic for Passage<T> {
         let waiting = self.waiting.q.val();
         let comes = self.s.valid.val() && !self.full.q.val();
         let ready = self.m.ready.val();
-        let write = comes && (waiting || !ready);
+        let lasting = elab!(self._lasting.0);
+        let write = comes && (lasting || waiting || !ready);
         let read = waiting && ready;
         self.store.we.next = write;
         self.store.waddr.next = self.tail.q.val();
@@ -214,8 +227,9 @@ impl<T: Synth> Logic for Passage<T> {
             self.full.d.next = false;
         }
         self.s.ready.next = !self.full.q.val();
-        self.m.valid.next = waiting || comes;
-        self.m.data.next = if waiting { self.store.rdata.val() } else { self.s.data.val() };
+        self.m.valid.next = waiting || comes && !lasting;
+        self.m.data.next = if waiting || lasting { self.store.rdata.val() } else { self.s.data.val() };
+        self.fill.next = count;
     }
 }
 
@@ -253,12 +267,15 @@ mod tests {
             m.set("s.valid", 1);
             m.eval();
             assert!(m.bit("m.valid") && m.bit("s.ready"), "at once");
-            m.set("m.ready", 0);
-            for taken in 0..depth + 3 {
-                m.eval();
-                assert_eq!(m.bit("s.ready"), taken < depth);
-                m.tick();
-            }
+            fills_to(&mut m, depth);
+            let mut m = Model::of(|| Passage::<Bits<77>>::lasting(depth), Options::default()).unwrap();
+            pass(&mut m, 1);
+            m.reset();
+            m.set("m.ready", 1);
+            m.set("s.valid", 1);
+            m.eval();
+            assert!(!m.bit("m.valid") && m.bit("s.ready"), "a cycle later");
+            fills_to(&mut m, depth);
         }
     }
 

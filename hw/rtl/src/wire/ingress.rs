@@ -12,8 +12,9 @@
 //! with a UDP checksum                                       found      summed  judged, valid
 //! count                                                                judged in the cycle before
 //! ```
-//! Up to 128 bits all frames take as long as those with a checksum, and a cycle more, through the FIFO: that saves wide
-//! multiplexers where a cycle is little of a frame.
+//! Up to 128 bits all frames take the same way: the parser looks their destination up in turns (`wire/rows`), so ICRC and checksum are
+//! known before it is done, and meta data show a cycle later, out of the FIFO. That saves comparators and wide multiplexers where a
+//! cycle is little of a frame.
 //!
 //! A beat and a frame per cycle. The MAC never waits: a frame that finds no room, in the buffer or in the FIFO of meta
 //! data, is dropped and counted. The rows of a dropped frame are a hole in the ring: they are freed at once when no
@@ -24,9 +25,10 @@ use super::gids::Gids;
 use super::icrc::{Crc, mask_headers, residue};
 use super::parser::{Arrival, Parsed, Parser};
 use super::raw_filter::RawFilter;
+use super::rows::{SHORTEST, turns};
 use super::window::{Headers, Window};
 use crate::msg::{BufAddr, RxMeta, TableReq};
-use crate::stream::{BeatSink, Fifo, Source, TablePort};
+use crate::stream::{BeatSink, Passage, Source, TablePort};
 use abi::{status::counter, table::id, wire};
 use hdl::prelude::*;
 
@@ -87,8 +89,6 @@ pub struct Ingress<const W: usize> {
 
     req: DFF<TableReq>,
     req_valid: Reg<Bit>,
-    answer: DFF<Bits<512>>,
-    answer_valid: Reg<Bit>,
     gids: Gids,
     filter: RawFilter,
 
@@ -131,19 +131,23 @@ pub struct Ingress<const W: usize> {
     frame_sum: DFF<Bits<32>>,
     folded: DFF<Bits<18>>,
 
-    /// Passed for good, if nothing is before it: without UDP checksum, with it.
+    /// Of frames whose destination is still being looked up: whether the ICRC was good, and the checksum.
+    was_good: Reg<Bits<9>>,
+    was_summed: Reg<Bits<8>>,
+    /// Frames that wait for their UDP checksum, and what is behind them.
+    found_valid: [Reg<Bit>; 2],
+    found: [DFF<Found>; 2],
+    /// The frame that is judged, and whether it has passed.
+    front_valid: Reg<Bit>,
+    front: DFF<Found>,
     pass: Reg<Bit>,
-    pass_summed: Reg<Bit>,
-    /// Frames whose headers and ICRC are judged; those with a UDP checksum, and what is behind them, take two steps more.
-    found_valid: [Reg<Bit>; 3],
-    found: [DFF<Found>; 3],
-    fifo: Fifo<RxMeta>,
-    /// What is in front in the FIFO went past it.
-    spent: Reg<Bit>,
+    fifo: Passage<RxMeta>,
     /// Rows written and not free; rows named in meta data and not free; rows of frames dropped since.
     used: Reg<Bits<20>>,
     owned: Reg<Bits<20>>,
     holes: Reg<Bits<20>>,
+    /// There were so many holes in the cycle before that no frame can name them.
+    many: Reg<Bit>,
     /// No rows were owned in the cycle before; rows that have become free.
     idle: Reg<Bit>,
     taken: Reg<Bit>,
@@ -158,7 +162,7 @@ pub struct Ingress<const W: usize> {
 /// Frames take the short way out, past the FIFO and the stages of the UDP checksum: where a beat is a whole small frame, and
 /// the link so fast that two cycles count.
 const fn is_direct(width: usize) -> bool {
-    width >= 256
+    turns(width) == 1
 }
 
 impl<const W: usize> Ingress<W> {
@@ -187,10 +191,8 @@ impl<const W: usize> Ingress<W> {
             accepted: Default::default(),
             req: Default::default(),
             req_valid: Default::default(),
-            answer: Default::default(),
-            answer_valid: Default::default(),
-            gids: Default::default(),
-            filter: Default::default(),
+            gids: Gids::new(turns(W)),
+            filter: RawFilter::new(turns(W)),
             valid: Default::default(),
             data: Default::default(),
             bytes: Default::default(),
@@ -206,7 +208,7 @@ impl<const W: usize> Ingress<W> {
             window: Default::default(),
             ended: Default::default(),
             arrival: Default::default(),
-            parser: Default::default(),
+            parser: Parser::new(turns(W)),
             beat_valid: Default::default(),
             beat: Default::default(),
             place: Default::default(),
@@ -224,15 +226,18 @@ impl<const W: usize> Ingress<W> {
             beat_sum: Default::default(),
             frame_sum: Default::default(),
             folded: Default::default(),
-            pass: Default::default(),
-            pass_summed: Default::default(),
+            was_good: Default::default(),
+            was_summed: Default::default(),
             found_valid: Default::default(),
             found: Default::default(),
-            fifo: Fifo::new(waiting),
-            spent: Default::default(),
+            front_valid: Default::default(),
+            front: Default::default(),
+            pass: Default::default(),
+            fifo: if is_direct(W) { Passage::new(waiting) } else { Passage::lasting(waiting) },
             used: Default::default(),
             owned: Default::default(),
             holes: Default::default(),
+            many: Default::default(),
             idle: Default::default(),
             taken: Default::default(),
             freed_now: Default::default(),
@@ -281,11 +286,11 @@ fn bits_from<const W: usize>(from: usize) -> Bits<W> {
 impl<const W: usize> Logic for Ingress<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, req_valid, answer_valid, valid, number, position, over, row, start, rows, lost, ended);
-        regs!(self, clock, rst, beat_valid, live, closing, sum_valid, found_valid, spent, used, owned, holes, idle);
-        regs!(self, clock, rst, pass, pass_summed, taken, freed_now, gone, has_room, counts);
-        dff_setup!(self, clock, req, answer, data, bytes, last, error, arrival, beat, place, first, masked);
-        dff_setup!(self, clock, pad, want, plain, sum_first, words, beat_sum, frame_sum, folded, found);
+        regs!(self, clock, rst, req_valid, valid, number, position, over, row, start, rows, lost, ended);
+        regs!(self, clock, rst, beat_valid, live, closing, sum_valid, found_valid, used, owned, holes, many, idle);
+        regs!(self, clock, rst, was_good, was_summed, front_valid, pass, taken, freed_now, gone, has_room, counts);
+        dff_setup!(self, clock, req, data, bytes, last, error, arrival, beat, place, first, masked);
+        dff_setup!(self, clock, pad, want, plain, sum_first, words, beat_sum, frame_sum, folded, found, front);
         clock_reset!(self, clock, rst, window, parser, gids, filter, crc, fifo);
         let log = elab!(self._rows.0.trailing_zeros() as usize);
         let row_mask: Bits<20> = elab!(bits::<20>(self._rows.0 as u64 - 1));
@@ -303,13 +308,9 @@ impl<const W: usize> Logic for Ingress<W> {
         self.gids.table_valid.next = self.req_valid.q.val() && is_gid;
         self.filter.table.next = req;
         self.filter.table_valid.next = self.req_valid.q.val() && !is_gid;
-        if self.req_valid.q.val() {
-            self.answer.d.next = if is_gid { self.gids.row.val() } else { self.filter.row.val() };
-        }
-        self.answer_valid.d.next = self.req_valid.q.val() && !req.write;
         self.table.ready.next = true;
-        self.table.rdata.next = self.answer.q.val();
-        self.table.rvalid.next = self.answer_valid.q.val();
+        self.table.rdata.next = 0.into();
+        self.table.rvalid.next = false;
 
         // Take a beat.
         self.mac.ready.next = true;
@@ -334,6 +335,8 @@ impl<const W: usize> Logic for Ingress<W> {
         let start = if number == 0 { self.row.q.val() } else { self.start.q.val() };
         let shift = elab!((W as u64 / 8).trailing_zeros() as u64);
         let rows = self.rows.q.val() + if store { bits::<12>(1) } else { 0.into() };
+        let whole_beats: Bits<14> = elab!(bits::<14>((SHORTEST / (W / 8) * (W / 8)) as u64));
+        let rest: Bits<7> = elab!(bits::<7>((SHORTEST % (W / 8)) as u64));
         self.window.valid.next = valid;
         self.window.data.next = data;
         self.window.last.next = last;
@@ -358,6 +361,7 @@ impl<const W: usize> Logic for Ingress<W> {
                     rows,
                     error: self.error.q.val() || over,
                     no_room: lost,
+                    runt: position < whole_beats || position == whole_beats && self.bytes.q.val() < rest,
                 };
             } else {
                 if number != 15 {
@@ -411,12 +415,13 @@ impl<const W: usize> Logic for Ingress<W> {
         let headers: Headers = self.window.out.val();
         self.parser.valid.next = self.ended.q.val();
         self.parser.headers.next = headers;
-        self.parser.arrival.next = self.arrival.q.val();
-        self.gids.dmac.next = headers.dmac;
+        self.parser.arrived.next = self.arrival.q.val();
+        let dmac = if direct { headers.dmac } else { self.parser.mac.val() };
+        self.gids.dmac.next = dmac;
         self.gids.to.next = self.parser.to.val();
-        self.parser.link.next = self.gids.link.val();
-        self.parser.host.next = self.gids.ip.val();
-        self.filter.dmac.next = headers.dmac;
+        self.parser.ours.next = self.gids.ours.val();
+        self.parser.gid.next = self.gids.gid.val();
+        self.filter.dmac.next = dmac;
         self.filter.own.next = self.gids.own.val();
         self.parser.wanted_raw.next = self.filter.wanted.val();
         self.parser.raw_open.next = self.filter.open.val();
@@ -488,77 +493,74 @@ impl<const W: usize> Logic for Ingress<W> {
         self.soon_valid.next = self.parser.out_valid.val();
         let folded = self.folded.q.val();
         let summed_well = folded == 0xffff || folded == 0x1fffe || folded == 0x2fffd;
-        self.found_valid[0].d.next = self.parser.out_valid.val();
-        self.pass.d.next = false;
-        if self.parser.out_valid.val() {
-            let checked = !parsed.meta.raw && !parsed.faulty;
-            let spoilt = checked && !good;
-            let passes = !parsed.faulty && (parsed.meta.raw || good && !parsed.late_fault.any());
-            self.pass.d.next = passes && (parsed.meta.raw || !parsed.summed);
-            self.found[0].d.next = Found {
-                meta: parsed.meta,
-                fault: if parsed.faulty {
-                    parsed.fault
-                } else if parsed.meta.raw {
-                    0.into()
-                } else if spoilt {
-                    elab!(counter::RX_ICRC.to_bits())
-                } else {
-                    parsed.late_fault
-                },
-                good: passes,
-                summed: checked && parsed.summed,
-            };
-        }
-        let behind = self.found_valid[1].q.val() || self.found_valid[2].q.val();
-        let early = direct && self.found_valid[0].q.val() && !behind && !self.found[0].q.val().summed;
-        self.found_valid[1].d.next = self.found_valid[0].q.val() && !early;
-        self.found_valid[2].d.next = self.found_valid[1].q.val();
-        if self.found_valid[0].q.val() {
-            self.found[1].d.next = self.found[0].q.val();
-        }
-        self.pass_summed.d.next = false;
-        if self.found_valid[1].q.val() {
-            let mut found = self.found[1].q.val();
-            let fails = found.summed && !summed_well;
-            if fails {
-                found.fault = elab!(counter::RX_IP_CHECKSUM.to_bits());
+        let (was_good, was_summed) = (self.was_good.q.val(), self.was_summed.q.val());
+        self.was_good.d.next = cat!(was_good.get_bits::<8>(0), good);
+        self.was_summed.d.next = cat!(was_summed.get_bits::<7>(0), summed_well);
+        let holds = if direct { good } else { was_good.get_bit(elab!(turns(W))) };
+        let checked = !parsed.meta.raw && !parsed.faulty;
+        let passes = !parsed.faulty && (parsed.meta.raw || holds && !parsed.late_fault.any());
+        let mut judged = Found {
+            meta: parsed.meta,
+            fault: if parsed.faulty {
+                parsed.fault
+            } else if !holds {
+                elab!(counter::RX_ICRC.to_bits())
+            } else {
+                parsed.late_fault
+            },
+            good: passes,
+            summed: checked && parsed.summed,
+        };
+        let comes = self.parser.out_valid.val();
+        if direct {
+            let (waits, waited) = (self.found_valid[0].q.val(), self.found_valid[1].q.val());
+            let late = waits || waited || judged.summed;
+            self.found_valid[0].d.next = comes && late;
+            self.found_valid[1].d.next = waits;
+            if comes {
+                self.found[0].d.next = judged;
             }
-            self.pass_summed.d.next = found.good && !fails;
-            self.found[2].d.next = found;
+            if waits {
+                self.found[1].d.next = self.found[0].q.val();
+            }
+            self.front_valid.d.next = waited || comes && !late;
+            self.pass.d.next = if waited {
+                self.found[1].q.val().good && (summed_well || !self.found[1].q.val().summed)
+            } else {
+                comes && passes && !late
+            };
+            if waited {
+                judged = self.found[1].q.val();
+                if judged.summed && !summed_well {
+                    judged.fault = elab!(counter::RX_IP_CHECKSUM.to_bits());
+                }
+            }
+        } else {
+            let fails = judged.summed && !was_summed.get_bit(elab!(turns(W).saturating_sub(2)));
+            if fails {
+                judged.fault = elab!(counter::RX_IP_CHECKSUM.to_bits());
+            }
+            self.front_valid.d.next = comes;
+            self.pass.d.next = comes && passes && !fails;
         }
+        self.front.d.next = judged;
 
         // Hand it on, or leave a hole.
-        let judged = early || self.found_valid[2].q.val();
-        let mut verdict = self.found[2].q.val();
-        if direct && !behind {
-            verdict = self.found[0].q.val();
-        }
-        let found = verdict.meta;
+        let judged = self.front_valid.q.val();
+        let passed = self.pass.q.val();
+        let front = self.front.q.val();
+        let found = front.meta;
         let holes = self.holes.q.val();
-        let mut many = false; // for the 12 bits of `rows`
-        for i in 11..20 {
-            many = many || i <= log && holes.get_bit(i);
-        }
-        let passed = self.pass_summed.q.val() || direct && self.pass.q.val() && !behind;
-        let taken = passed && self.fifo.s.ready.val() && !many;
+        // A frame of more than a few rows comes long after the one before it, so what the flag lacks is little.
+        self.many.d.next = (holes >> 11).any();
+        let offered = passed && !self.many.q.val();
+        let taken = offered && self.fifo.s.ready.val();
         let rows = holes + found.rows.cast::<20>();
         let mut meta = found;
         meta.rows = rows.get_bits::<12>(0);
         self.fifo.s.data.next = meta;
-        self.fifo.s.valid.next = taken;
-        let spent = self.spent.q.val();
-        let queued = self.fifo.m.valid.val() && !spent;
-        if direct {
-            // It shows at once if nothing is before it. What is taken so is in the FIFO too, to be thrown away.
-            self.meta.data.next = if queued { self.fifo.m.data.val() } else { meta };
-            self.meta.valid.next = queued || taken;
-            self.spent.d.next = taken && !queued && self.meta.ready.val();
-        } else {
-            self.meta.data.next = self.fifo.m.data.val();
-            self.meta.valid.next = self.fifo.m.valid.val();
-        }
-        self.fifo.m.ready.next = spent || self.meta.ready.val();
+        self.fifo.s.valid.next = offered;
+        Source::<RxMeta>::link(&mut self.meta, &mut self.fifo.m);
 
         // Rows: the holes go with the next frame, or at once if none is before them.
         self.taken.d.next = taken;
@@ -584,7 +586,7 @@ impl<const W: usize> Logic for Ingress<W> {
 
         let mut count: Bits<64> = 0.into();
         if judged && !taken {
-            let why = if passed { elab!(counter::RX_NO_ROOM.to_bits()) } else { verdict.fault };
+            let why = if passed { elab!(counter::RX_NO_ROOM.to_bits()) } else { front.fault };
             let one: Bits<64> = 1.into();
             count = one << why;
         }

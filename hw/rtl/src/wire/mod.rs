@@ -10,6 +10,7 @@ pub mod judge;
 pub mod parser;
 pub mod prepare;
 pub mod raw_filter;
+pub mod rows;
 #[cfg(test)]
 mod testing;
 pub mod transmit;

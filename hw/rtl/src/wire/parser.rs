@@ -1,29 +1,39 @@
 //! Header checks of a received frame and its [`RxMeta`], for `wire/ingress`: a pipeline, one frame per cycle.
 //!
 //! ```text
-//! cycle   0            1            2                3
-//! valid   headers
-//! stage                l4           match, lengths   fields, out
+//! cycle        0            1        2         3
+//! valid        headers
+//! stage                     l4       match     fields, out
+//!
+//! in N turns                1 .. N   .. N + 3  N + 4
 //! ```
+//! Where the destination is looked up in turns (`wire/rows`) a frame stays as long in `l4`. Runts may end in every cycle: they do
+//! not get there, but come out in their turn, for what goes along with each frame (`Arrival`) moves on in every cycle.
+//!
 //! Which frames are RoCE: UDP port 4791 under a MAC, IP and VLAN of one GID row. Of these every check must hold. All
 //! others are raw frames; the port row decides whether the raw queue wants them. No handshakes: nothing here can wait.
 //!
-//! Checks in order, the first that fails gives the verdict: MAC, room, IP options and fragments, IPv4 header checksum,
+//! Checks in order, the first that fails gives the verdict: MAC, room, runts, IP options and fragments, IPv4 header checksum,
 //! lengths; then, if UDP checksum and ICRC hold (`wire/ingress`), transport version and opcode, extended headers.
 
-use super::{
-    be,
-    gids::{Destination, GIDS},
-    window::Headers,
-};
+use super::{be, gids::Destination, window::Headers};
 use crate::msg::{BufAddr, RxMeta};
 use abi::{status::counter, wire};
 use hdl::prelude::*;
 
+/// Stages at most: those of 8 turns.
+const STAGES: usize = 12;
+
+/// Stages in front of that in which the fields are made, where the destination is looked up in `turns` turns. The result comes in
+/// the next cycle but one, or three cycles after the last turn.
+const fn fields_at(turns: usize) -> usize {
+    if turns == 1 { 1 } else { turns + 2 }
+}
+
 /// Cycles from `valid` to `out_valid`.
-pub const PARSER_LATENCY: usize = 3;
-/// Cycles from `valid` to `udp_len`.
-pub const UDP_LEN_LATENCY: usize = 4;
+pub const fn latency(turns: usize) -> usize {
+    fields_at(turns) + 2
+}
 
 /// What the intake knows of a frame at its end.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -38,6 +48,8 @@ pub struct Arrival {
     pub error: Bit,
     /// Not all of it is in the buffer.
     pub no_room: Bit,
+    /// Shorter than any that is looked at.
+    pub runt: Bit,
 }
 
 /// The parser's verdict. Faults are `abi::status::counter`s, 0 for none.
@@ -56,7 +68,7 @@ pub struct Parsed {
 /// IP fields.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct L4 {
-    arrival: Arrival,
+    mac: Bits<48>,
     tagged: Bit,
     tci: Bits<16>,
     /// A whole header of that version.
@@ -73,7 +85,7 @@ struct L4 {
     options: Bit,
     first_fragment: Bit,
     later_fragment: Bit,
-    port: Bits<16>,
+    to_roce_port: Bit,
     sip: Bits<128>,
     dip: Bits<128>,
     /// Of the words of an IPv4 header, two by two.
@@ -85,18 +97,12 @@ struct L4 {
 /// What the headers are, in bits.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Kind {
-    arrival: Arrival,
     tagged: Bit,
     tci: Bits<16>,
     ip4: Bit,
     ip6: Bit,
     ce: Bit,
     sip: Bits<128>,
-    /// GID rows with its link's addresses, with its IP.
-    link: Bits<GIDS>,
-    host: Bits<GIDS>,
-    wanted_raw: Bit,
-    runt: Bit,
     /// Ends inside of its IP or UDP header.
     cut: Bit,
     /// UDP to the port of RoCE.
@@ -172,21 +178,23 @@ pub struct Parser {
     /// A frame has ended.
     pub valid: Signal<In, Bit>,
     pub headers: Signal<In, Headers>,
-    pub arrival: Signal<In, Arrival>,
-    /// For `wire/gids` and `wire/raw_filter`, a cycle later: where it goes to. They say under which GID rows that is, by link and by IP, and
-    /// whether the raw queue wants it; then whether the raw queue's rate allows one; one is taken.
+    pub arrived: Signal<In, Arrival>,
+    /// For `wire/gids` and `wire/raw_filter`, a cycle later: where it goes to, and its MAC. They say, when the fields are made, whether
+    /// that is a GID row, and which, and whether the raw queue wants it and its rate allows one; one is taken.
     pub to: Signal<Out, Destination>,
-    pub link: Signal<In, Bits<GIDS>>,
-    pub host: Signal<In, Bits<GIDS>>,
+    pub mac: Signal<Out, Bits<48>>,
+    pub ours: Signal<In, Bit>,
+    pub gid: Signal<In, Bits<4>>,
     pub wanted_raw: Signal<In, Bit>,
     pub raw_open: Signal<In, Bit>,
     pub raw_taken: Signal<Out, Bit>,
-    /// UDP length of the frame that ended `UDP_LEN_LATENCY` cycles ago.
+    /// UDP length of the frame that ended 4 cycles ago.
     pub udp_len: Signal<Out, Bits<16>>,
-    /// The verdict on the frame that ended `PARSER_LATENCY` cycles ago. `rows` are the frame's own.
+    /// The verdict on the frame that ended `latency` cycles ago. `rows` are the frame's own.
     pub out: Signal<Out, Parsed>,
     pub out_valid: Signal<Out, Bit>,
-    stage: [Reg<Bit>; PARSER_LATENCY],
+    stage: [Reg<Bit>; STAGES],
+    arrival: [DFF<Arrival>; STAGES],
     l4: DFF<L4>,
     kind: DFF<Kind>,
     fields: DFF<Parsed>,
@@ -194,45 +202,53 @@ pub struct Parser {
     /// Payload is negative, or there is some where the opcode allows none.
     overhead: DFF<Bit>,
     no_payload: DFF<Bit>,
+    _turns: Hidden<usize>,
+}
+
+impl Parser {
+    /// With a lookup of the destination in `turns` turns.
+    pub fn new(turns: usize) -> Self {
+        assert!(latency(turns) <= STAGES, "{turns} turns");
+        Parser { _turns: Hidden(turns), ..Default::default() }
+    }
 }
 
 impl Logic for Parser {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, stage);
-        dff_setup!(self, clock, l4, kind, fields, length, overhead, no_payload);
+        dff_setup!(self, clock, arrival, l4, kind, fields, length, overhead, no_payload);
+        let in_turns = elab!(self._turns.0 > 1);
+        let kind_at = elab!(self._turns.0 - 1);
+        let made_at = elab!(fields_at(self._turns.0));
         self.stage[0].d.next = self.valid.val();
-        for i in 1..PARSER_LATENCY {
-            self.stage[i].d.next = self.stage[i - 1].q.val();
+        if self.valid.val() {
+            self.arrival[0].d.next = self.arrived.val();
+        }
+        for i in 1..STAGES {
+            if elab!(i < latency(self._turns.0)) {
+                self.stage[i].d.next = self.stage[i - 1].q.val();
+                if self.stage[i - 1].q.val() {
+                    self.arrival[i].d.next = self.arrival[i - 1].q.val();
+                }
+            }
         }
 
         // Take the IP header apart.
-        if self.valid.val() {
+        if self.valid.val() && !(in_turns && self.arrived.val().runt) {
             let p = self.headers.val();
-            let arrival = self.arrival.val();
+            let arrival = self.arrived.val();
             let version = p.ip.get_bits::<4>(4);
             let words = p.ip.get_bits::<4>(0);
             let l2: Bits<7> = if p.tagged { 18.into() } else { 14.into() };
             let header: Bits<7> = if p.ip6 { 40.into() } else { 20.into() };
             let whole = arrival.len >= (l2 + header).cast::<14>();
-            // Of each length that an IPv4 header may have.
-            let mut ports: Bits<256> = 0.into();
-            for n in 0..10 {
-                ports |= be::<320, 16>(p.ip, 4 * n + 2).cast::<256>() << (16 * n) as u64;
-            }
-            for n in 0..6 {
-                ports |= be::<96, 16>(p.options, 2 * n).cast::<256>() << (16 * (n + 10)) as u64;
-            }
-            let ports = if words.get_bit(3) { ports.get_bits::<128>(128) } else { ports.get_bits::<128>(0) };
-            let ports = if words.get_bit(2) { ports.get_bits::<64>(64) } else { ports.get_bits::<64>(0) };
-            let ports = if words.get_bit(1) { ports.get_bits::<32>(32) } else { ports.get_bits::<32>(0) };
-            let ports = if words.get_bit(0) { ports.get_bits::<16>(16) } else { ports.get_bits::<16>(0) };
-            let port = if p.ip4 { ports } else { be::<384, 16>(p.transport, 2) };
+            let lengths: Bits<4> = if p.ip6 { 10.into() } else { words };
             let fragment = be::<320, 16>(p.ip, 6);
             let later = fragment.get_bits::<13>(0).any();
             let ip4 = p.ip4 && version == 4 && whole;
             self.l4.d.next = L4 {
-                arrival,
+                mac: p.dmac,
                 tagged: p.tagged,
                 tci: p.tci,
                 ip4,
@@ -249,7 +265,7 @@ impl Logic for Parser {
                 options: ip4 && words != 5,
                 first_fragment: ip4 && fragment.get_bit(13) && !later,
                 later_fragment: ip4 && later,
-                port,
+                to_roce_port: p.ports.get_bit(lengths.index()),
                 sip: if p.ip6 { p.ip.get_bits::<128>(64) } else { p.ip.get_bits::<32>(96).cast::<128>() },
                 dip: if p.ip6 { p.ip.get_bits::<128>(192) } else { p.ip.get_bits::<32>(128).cast::<128>() },
                 sums: pair_sums(p.ip),
@@ -257,14 +273,16 @@ impl Logic for Parser {
             };
         }
         let p = self.l4.q.val();
+        let arrival = self.arrival[kind_at].q.val();
+        self.mac.next = p.mac;
         self.to.next = Destination { ip6: p.ip6, tagged: p.tagged, vlan: p.tci.get_bits::<12>(0), ip: p.dip };
 
         // Whose is it, do the lengths agree, what is the opcode?
-        if self.stage[0].q.val() {
+        if self.stage[kind_at].q.val() && !(in_turns && arrival.runt) {
             let l2: Bits<18> = if p.tagged { 18.into() } else { 14.into() };
             let udp_len = be::<384, 16>(p.bytes, 4);
             let header: Bits<18> = if p.ip6 { 40.into() } else { 20.into() };
-            let fits = p.ip_len.cast::<18>() + l2 <= p.arrival.len.cast::<18>();
+            let fits = p.ip_len.cast::<18>() + l2 <= arrival.len.cast::<18>();
             let agree = udp_len.cast::<18>() + header == p.ip_len.cast::<18>();
             let mut sum: Bits<20> = 0.into();
             for i in 0..5 {
@@ -272,22 +290,17 @@ impl Logic for Parser {
             }
             let next = p.next_header;
             let udp = (p.ip4 || p.ip6) && next == wire::IP_PROTO_UDP as u64;
-            let has_udp = p.arrival.len >= p.udp_end.cast::<14>();
+            let has_udp = arrival.len >= p.udp_end.cast::<14>();
             let extension = p.ip6 && (next == 0 || next == 43 || next == 44 || next == 60);
             self.kind.d.next = Kind {
-                arrival: p.arrival,
                 tagged: p.tagged,
                 tci: p.tci,
                 ip4: p.ip4,
                 ip6: p.ip6,
                 ce: p.ce,
                 sip: p.sip,
-                link: self.link.val(),
-                host: self.host.val(),
-                wanted_raw: self.wanted_raw.val(),
-                runt: p.arrival.len < 14,
                 cut: p.cut || udp && !has_udp,
-                to_roce: udp && has_udp && !p.later_fragment && p.port == wire::ROCE_PORT as u64,
+                to_roce: udp && has_udp && !p.later_fragment && p.to_roce_port,
                 other_part: p.later_fragment || extension,
                 unsupported: p.options || p.first_fragment,
                 sum,
@@ -300,28 +313,22 @@ impl Logic for Parser {
 
         // The fields, as the opcode has them, and the first fault.
         self.raw_taken.next = false;
-        if self.stage[1].q.val() {
+        let arrival = self.arrival[made_at].q.val();
+        if self.stage[made_at].q.val() {
             let p = self.kind.q.val();
             let op = p.op;
-            let matches = p.link & p.host;
-            let ours = matches.any();
+            let ours = self.ours.val();
+            let wanted_raw = self.wanted_raw.val();
             let roce = p.to_roce && ours;
-            let raw = !roce && p.wanted_raw;
+            let raw = !roce && wanted_raw;
             // Ones' complement: the low 16 bits and the carries add up to all ones.
             let carries = p.sum.get_bits::<4>(16);
             let sum_holds = p.sum.get_bits::<12>(4).all() && p.sum.get_bits::<4>(0) == !carries;
 
-            let mut gid: Bits<8> = 0.into();
-            for i in 0..GIDS {
-                let k = GIDS - 1 - i;
-                if matches.get_bit(k) {
-                    gid = k.to_bits();
-                }
-            }
-            let broken = p.arrival.error || p.arrival.no_room || p.runt;
-            let fault_broken: Bits<6> = if p.arrival.error {
+            let broken = arrival.error || arrival.no_room || arrival.runt;
+            let fault_broken: Bits<6> = if arrival.error {
                 elab!(counter::RX_MAC_ERROR.to_bits())
-            } else if p.arrival.no_room {
+            } else if arrival.no_room {
                 elab!(counter::RX_NO_ROOM.to_bits())
             } else {
                 elab!(counter::RX_MALFORMED.to_bits())
@@ -348,13 +355,13 @@ impl Logic for Parser {
                 fault_broken
             } else if roce {
                 fault_roce
-            } else if p.wanted_raw {
+            } else if wanted_raw {
                 elab!(counter::RX_RAW_RATE.to_bits())
             } else {
                 fault_other
             };
             let bad_roce = p.unsupported || spoilt || !p.lengths;
-            let faulty = broken || if roce { bad_roce } else { !p.wanted_raw || refused };
+            let faulty = broken || if roce { bad_roce } else { !wanted_raw || refused };
             self.raw_taken.next = raw && !refused && !broken;
             let late = roce && (!op.known || p.bytes.get_bits::<4>(72).any());
 
@@ -377,9 +384,9 @@ impl Logic for Parser {
             self.fields.d.next = Parsed {
                 meta: RxMeta {
                     raw,
-                    buf: if raw { p.arrival.buf } else { p.arrival.buf + start },
-                    payload: if raw { p.arrival.len } else { payload.get_bits::<14>(0) },
-                    rows: p.arrival.rows,
+                    buf: if raw { arrival.buf } else { arrival.buf + start },
+                    payload: if raw { arrival.len } else { payload.get_bits::<14>(0) },
+                    rows: arrival.rows,
                     opcode: p.bytes.get_bits::<8>(64),
                     qpn: be::<384, 24>(p.bytes, 13),
                     psn: be::<384, 24>(p.bytes, 17),
@@ -407,7 +414,7 @@ impl Logic for Parser {
                     imm: if op.imm { imm_in_roce } else { 0.into() },
                     sip: p.sip,
                     ip6: p.ip6,
-                    gid,
+                    gid: self.gid.val().cast::<8>(),
                     vlan: p.tci,
                     ce: p.ce,
                 },
@@ -427,7 +434,7 @@ impl Logic for Parser {
         }
         self.out.next = out;
         self.length[1].d.next = self.length[0].q.val();
-        self.udp_len.next = self.length[1].q.val();
-        self.out_valid.next = self.stage[2].q.val();
+        self.udp_len.next = if in_turns { be::<384, 16>(self.l4.q.val().bytes, 4) } else { self.length[1].q.val() };
+        self.out_valid.next = self.stage[made_at + 1].q.val();
     }
 }

@@ -2,17 +2,22 @@
 //! broadcast; all of them if it is promiscuous; and no more than the port's rate. For `wire/parser`.
 //!
 //! ```text
-//! cycle     0      1        2
-//! dmac      A                        in the parser's registers
-//! wanted           A                 with `own` beside
-//! taken                     A        if it was `open`: a token less
+//! cycle         0      1      2
+//! dmac          A
+//! own                  A               it has the MAC of a GID row
+//! wanted                      A
+//! taken                       A        if it was `open`: a token less
+//!
+//! in N turns    1 .. N        N + 2    N + 3
+//! dmac          A stays
+//! own, wanted, taken                   A
 //! ```
 //! The rate is a bucket of tokens: a frame takes one, and each `RAW_CYCLES` cycles one comes, up to `RAW_BURST`. Nothing
 //! waits here.
 
-use super::gids::GIDS;
+use super::rows::{ROWS, Rows, gather};
 use crate::msg::TableReq;
-use abi::table::{MULTICASTS, id, multicast, port};
+use abi::table::{id, multicast, port};
 use hdl::prelude::*;
 
 /// The port row.
@@ -30,26 +35,27 @@ struct Port {
 pub struct RawFilter {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
-    /// PORT and MULTICAST rows: `row` shows the one that is asked for, in the same cycle.
+    /// PORT and MULTICAST rows.
     pub table: Signal<In, TableReq>,
     pub table_valid: Signal<In, Bit>,
-    pub row: Signal<Out, Bits<512>>,
-    /// Destination of a frame. A cycle later: GID rows with this MAC, for those are the port's too; does the raw queue want it?
+    /// Destination of a frame. Has a GID row its MAC, which is the port's too then; does the raw queue want it?
     pub dmac: Signal<In, Bits<48>>,
-    pub own: Signal<In, Bits<GIDS>>,
+    pub own: Signal<In, Bit>,
     pub wanted: Signal<Out, Bit>,
     /// The rate allows a frame; it is taken.
     pub open: Signal<Out, Bit>,
     pub taken: Signal<In, Bit>,
 
     port: Reg<Port>,
-    groups: Arr<DFF<Bits<48>>, MULTICASTS>,
-    group_valid: Reg<Bits<MULTICASTS>>,
-    rows: Ram<Bits<48>, 4>,
-    /// The groups that the destination names, and whether it is everybody or the port.
-    group: Reg<Bits<MULTICASTS>>,
+    groups: Rows<Bits<48>>,
+    /// The groups at the lanes that the destination names; and all, in turns.
+    group: Reg<Bits<ROWS>>,
+    named: Reg<Bits<ROWS>>,
+    /// It is everybody, it is the port, and one of both; this and the groups together.
     everybody: Reg<Bit>,
     station: Reg<Bit>,
+    direct: Reg<Bit>,
+    heard: Reg<Bit>,
 
     /// There is a rate; a token has been taken, which is still among `tokens`.
     limited: Reg<Bit>,
@@ -62,28 +68,30 @@ pub struct RawFilter {
     /// Cycles until the next token, and whether there are none.
     left: Reg<Bits<32>>,
     due: Reg<Bit>,
+    _turns: Hidden<usize>,
 }
 
-impl Default for RawFilter {
-    fn default() -> Self {
+impl RawFilter {
+    /// A filter that looks the groups up in `turns` turns.
+    pub fn new(turns: usize) -> Self {
         RawFilter {
             clock: Default::default(),
             rst: Default::default(),
             table: Default::default(),
             table_valid: Default::default(),
-            row: Default::default(),
             dmac: Default::default(),
             own: Default::default(),
             wanted: Default::default(),
             open: Default::default(),
             taken: Default::default(),
             port: Default::default(),
-            groups: Default::default(),
-            group_valid: Default::default(),
-            rows: Ram::default().rows(MULTICASTS).style("distributed").at_once(),
+            groups: Rows::new(turns),
             group: Default::default(),
+            named: Default::default(),
             everybody: Default::default(),
             station: Default::default(),
+            direct: Default::default(),
+            heard: Default::default(),
             limited: Default::default(),
             goes: Default::default(),
             tokens: Default::default(),
@@ -92,6 +100,7 @@ impl Default for RawFilter {
             full: Default::default(),
             left: Default::default(),
             due: Default::default(),
+            _turns: Hidden(turns),
         }
     }
 }
@@ -99,10 +108,11 @@ impl Default for RawFilter {
 impl Logic for RawFilter {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, port, group_valid, group, everybody, station);
+        regs!(self, clock, rst, port, group, named, everybody, station, direct, heard);
         regs!(self, clock, rst, limited, goes, tokens, some, more, full, left, due);
-        dff_setup!(self, clock, groups);
-        clock!(self, clock, rows);
+        clock_reset!(self, clock, rst, groups);
+        let turns = elab!(self._turns.0);
+        let in_turns = elab!(self._turns.0 > 1);
         let port = self.port.q.val();
 
         // Tokens. Their flags are kept beside them, so that a frame that takes one need not look at the number.
@@ -129,38 +139,12 @@ impl Logic for RawFilter {
 
         // Table.
         let req = self.table.val();
-        let index = req.index.get_bits::<4>(0);
         let is_group = req.table == id::MULTICAST;
         let write = self.table_valid.val() && req.write;
-        let mac = req.row.get_bits::<48>(elab!(multicast::MAC.lsb));
-        self.rows.we.next = write && is_group;
-        self.rows.waddr.next = index;
-        self.rows.wdata.next = mac;
-        self.rows.re.next = true;
-        self.rows.raddr.next = index;
-        self.row.next = if is_group {
-            cat!(512; bits::<400>(0), self.rows.rdata.val(), bits::<63>(0), self.group_valid.q.val().get_bit(index.index()))
-        } else {
-            cat!(
-                512;
-                bits::<416>(0),
-                port.cycles,
-                port.burst,
-                bits::<6>(0),
-                port.promiscuous,
-                port.raw_on,
-                port.mac
-            )
-        };
-        if write && is_group {
-            for i in 0..MULTICASTS {
-                if index == i.to_bits::<4>() {
-                    self.groups[i].d.next = mac;
-                    self.group_valid.d.next =
-                        self.group_valid.q.val().replace_bit(i, req.row.get_bit(elab!(multicast::VALID.lsb)));
-                }
-            }
-        }
+        self.groups.write.next = write && is_group;
+        self.groups.index.next = req.index.get_bits::<4>(0);
+        self.groups.data.next = req.row.get_bits::<48>(elab!(multicast::MAC.lsb));
+        self.groups.valid.next = req.row.get_bit(elab!(multicast::VALID.lsb));
         if write && req.table == id::PORT {
             let burst = req.row.get_bits::<8>(elab!(port::RAW_BURST.lsb));
             let cycles = req.row.get_bits::<32>(elab!(port::RAW_CYCLES.lsb));
@@ -184,16 +168,28 @@ impl Logic for RawFilter {
         // Filter.
         let dmac = self.dmac.val();
         let ones: Bits<48> = !bits::<48>(0);
-        let mut group: Bits<MULTICASTS> = 0.into();
-        for i in 0..MULTICASTS {
-            group = group.replace_bit(i, self.groups[i].q.val() == dmac);
+        let mut group: Bits<ROWS> = 0.into();
+        for i in 0..ROWS {
+            if elab!(i < ROWS / self._turns.0) {
+                group = group.replace_bit(i, self.groups.rows[i].val() == dmac);
+            }
         }
-        self.group.d.next = group;
         self.everybody.d.next = dmac == ones;
         self.station.d.next = dmac == port.mac;
-        let heard = self.own.val().any() || (self.group.q.val() & self.group_valid.q.val()).any();
-        let passes = port.promiscuous || self.everybody.q.val() || self.station.q.val() || heard;
-        self.wanted.next = passes && port.raw_on;
+        let direct = self.everybody.q.val() || self.station.q.val();
+        self.direct.d.next = direct;
+        let own = self.own.val() || port.promiscuous;
+        if in_turns {
+            self.group.d.next = group & self.groups.live.val();
+            self.named.d.next = gather(self.named.q.val(), self.group.q.val(), self.groups.turn.val(), turns);
+            self.heard.d.next = self.named.q.val().any() || self.direct.q.val();
+            self.wanted.next = (self.heard.q.val() || own) && port.raw_on;
+        } else {
+            self.group.d.next = group;
+            let named = (self.group.q.val() & self.groups.live.val()).any();
+            self.heard.d.next = (named || direct || own) && port.raw_on;
+            self.wanted.next = self.heard.q.val();
+        }
     }
 }
 
@@ -217,9 +213,6 @@ mod tests {
         m.set("table_valid", 1);
         m.tick();
         m.set("table_valid", 0);
-        m.set_bytes("table", &raw::of(TableReq { write: false, ..req }));
-        m.eval();
-        assert_eq!(m.get_bytes("row"), row);
     }
 
     fn port(m: &mut Model, on: bool, promiscuous: bool, burst: u64, cycles: u64) {
@@ -228,27 +221,33 @@ mod tests {
         write(m, id::PORT, 0, &[&flags[..], &rate, &[(port::MAC, MAC)]].concat());
     }
 
-    fn build() -> Model {
-        let mut m = Model::of(RawFilter::default, Options::default()).unwrap();
+    fn build(turns: usize) -> Model {
+        let mut m = Model::of(|| RawFilter::new(turns), Options::default()).unwrap();
         m.reset();
         m
     }
 
-    fn wanted(m: &mut Model, dmac: u64, gids: bool) -> bool {
+    /// What the filter says after a lookup in `turns` turns, which begins at once; the next frame is behind it.
+    fn wanted(m: &mut Model, turns: usize, dmac: u64, gids: bool) -> bool {
         m.set("dmac", dmac);
-        m.tick();
-        m.set("own", u64::from(gids && dmac == GID) << 7);
-        m.eval();
+        (0..turns).for_each(|_| m.tick());
+        m.set("dmac", 0x33);
+        m.set("own", u64::from(gids && dmac == GID));
+        (0..if turns == 1 { 1 } else { 2 }).for_each(|_| m.tick());
         m.bit("wanted")
     }
 
     #[test]
     fn frames_to_own_addresses_groups_and_all_pass() {
-        let mut m = build();
+        [1, 4, 8].into_iter().for_each(passes);
+    }
+
+    fn passes(turns: usize) {
+        let mut m = build(turns);
         port(&mut m, true, false, 0, 0);
         write(&mut m, id::MULTICAST, 11, &[(multicast::VALID, 1), (multicast::MAC, GROUP)]);
         let all = [MAC, GID, GROUP, 0xffff_ffff_ffff, MAC ^ 0x100, GROUP ^ 0x8000_0000_0000, 0, 0x33];
-        let pass = |m: &mut Model, gids| all.map(|dmac| wanted(m, dmac, gids));
+        let pass = |m: &mut Model, gids| all.map(|dmac| wanted(m, turns, dmac, gids));
         assert_eq!(pass(&mut m, true), [true, true, true, true, false, false, false, false]);
         write(&mut m, id::MULTICAST, 11, &[(multicast::VALID, 0), (multicast::MAC, GROUP)]);
         assert_eq!(pass(&mut m, false), [true, false, false, true, false, false, false, false]);
@@ -260,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_kept_over_any_time() {
-        let mut m = build();
+        let mut m = build(1);
         let mut rng = verilate::rng(3);
         for (burst, cycles) in [(1, 10), (8, 7), (255, 3), (1, 1), (4, 1000)] {
             port(&mut m, true, false, burst, cycles);

@@ -1,8 +1,9 @@
 //! Sorts the headers of a frame into registers as its beats come, without VLAN tag, for `wire/parser`.
 //!
 //! ```text
-//! word (4 bytes)   0  1  2  | 3 ..        13 | 14 .. 19 |            without tag
-//!                  MACs     | type, IP header| ports behind IPv4 options
+//! word (4 bytes)   0  1  2  | 3 ..        13 |            without tag
+//!                  MACs     | type, IP header|
+//! ports            the destination port behind each length of an IP header, as far as it counts: is it RoCE's?
 //! transport        from word 8 (IPv4) or 13 (IPv6) on: UDP header and what follows, beginning at its byte 2
 //!
 //! cycle    0       1
@@ -18,8 +19,10 @@ use hdl::prelude::*;
 
 /// Words up to the end of an IPv6 header.
 const WORDS: usize = 14;
-/// Words behind them in which a UDP header may begin behind IPv4 options.
-const OPTIONS: usize = 6;
+/// The first word whose first half may be a UDP destination port, behind an IP header of no words; there are as many as an IPv4
+/// header has lengths.
+const PORTS_AT: usize = 4;
+const PORTS: usize = 16;
 /// Words of the transport headers: 2 bytes before them, UDP, BTH, and 28 bytes of extended headers.
 const TRANSPORT: usize = 13;
 /// Words that an IPv6 header is longer than an IPv4 header.
@@ -37,8 +40,8 @@ pub struct Headers {
     pub ip6: Bit,
     /// From the IP header on.
     pub ip: Bits<320>,
-    /// Its bytes 42 and 43, 46 and 47, and so on up to 63.
-    pub options: Bits<96>,
+    /// Bit n: behind an IP header of n words there is RoCE's destination port.
+    pub ports: Bits<PORTS>,
     /// From the UDP header on, if there are no IPv4 options.
     pub transport: Bits<384>,
 }
@@ -64,7 +67,7 @@ pub struct Window<const W: usize> {
     is_ip4: Reg<Bit>,
     is_ip6: Reg<Bit>,
     words: DFF<Bits<448>>,
-    options: DFF<Bits<96>>,
+    ports: DFF<Bits<PORTS>>,
     transport: DFF<Bits<416>>,
     tci: DFF<Bits<16>>,
     // Of the frame that has ended.
@@ -84,7 +87,7 @@ impl<const W: usize> Logic for Window<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, is_tagged, is_ip4, is_ip6);
-        dff_setup!(self, clock, words, options, transport, tci, was_tagged, was_ip4, was_ip6);
+        dff_setup!(self, clock, words, ports, transport, tci, was_tagged, was_ip4, was_ip6);
         let data = self.data.val();
         let number = self.number.val();
 
@@ -132,13 +135,22 @@ impl<const W: usize> Logic for Window<W> {
                     }
                 }
             }
-            for k in 0..OPTIONS {
-                let plain = number == elab!(((k + WORDS) * 32 / W).to_bits::<4>());
-                let behind = number == elab!(((k + WORDS + 1) * 32 / W).to_bits::<4>());
+            let mut is_port: Bits<16> = 0.into();
+            for j in 0..W / 32 {
+                is_port = is_port.replace_bit(j, be::<W, 16>(data, 4 * j) == wire::ROCE_PORT as u64);
+            }
+            let mut ports = self.ports.q.val();
+            for n in 0..PORTS {
+                let at = elab!(n + PORTS_AT);
+                let plain = number == elab!(((n + PORTS_AT) * 32 / W).to_bits::<4>());
+                let behind = number == elab!(((n + PORTS_AT + 1) * 32 / W).to_bits::<4>());
                 if if tagged { behind } else { plain } {
-                    self.options.d.next.set_bits::<16>(16 * k, moved.get_bits::<16>(32 * (k + WORDS) % W));
+                    let here = is_port.get_bit(at % (W / 32));
+                    let next = is_port.get_bit((at + 1) % (W / 32));
+                    ports = ports.replace_bit(n, if tagged { next } else { here });
                 }
             }
+            self.ports.d.next = ports;
             let deeper = if ip6 { rotate_words(moved, LONGER) } else { moved };
             for k in 0..TRANSPORT {
                 let mut here = false;
@@ -163,7 +175,7 @@ impl<const W: usize> Logic for Window<W> {
             ip4: self.was_ip4.q.val(),
             ip6: self.was_ip6.q.val(),
             ip: self.words.q.val().get_bits::<320>(112),
-            options: self.options.q.val(),
+            ports: self.ports.q.val(),
             transport: self.transport.q.val().get_bits::<384>(16),
         };
     }

@@ -1,11 +1,10 @@
 //! Ingress against a reference that judges whole frames, byte by byte.
 
-use super::super::gids::GIDS;
 use super::super::testing::{GOLDEN, captured, icrc_of, unhex};
 use super::*;
 use crate::msg::TableReq;
 use abi::{
-    table::{gid, multicast, port},
+    table::{GIDS, gid, multicast, port},
     wire::{OpInfo, len, op_info},
 };
 use rand::{Rng, RngExt, seq::IndexedRandom};
@@ -83,7 +82,7 @@ fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     if error || size > wire::MAX_FRAME {
         return Verdict::Drop(RX_MAC_ERROR);
     }
-    if size < 14 {
+    if size < SHORTEST {
         return Verdict::Drop(RX_MALFORMED);
     }
     let ip = ip_at(frame);
@@ -205,18 +204,16 @@ fn build<const W: usize>(buffer: usize) -> Model {
     Model::of(|| Ingress::<W>::new(buffer), options).unwrap()
 }
 
-fn access(m: &mut Model, table: u8, index: usize, write: bool, row: &[u8]) -> Vec<u8> {
-    let req = TableReq { table: bits::<4>(table as u64), index: bits::<24>(index as u64), write, row: little(row) };
+fn write(m: &mut Model, table: u8, index: usize, row: &[u8]) {
+    let req =
+        TableReq { table: bits::<4>(table as u64), index: bits::<24>(index as u64), write: true, row: little(row) };
     m.set_bytes("table.req", &verilate::bits::of(req));
     m.set("table.valid", 1);
     m.eval();
     assert!(m.bit("table.ready"));
     m.tick();
     m.set("table.valid", 0);
-    assert!(!m.bit("table.rvalid"));
     m.tick();
-    assert_eq!(m.bit("table.rvalid"), !write);
-    m.bytes("table.rdata").to_vec()
 }
 
 fn configure(m: &mut Model, setup: &Setup) {
@@ -244,11 +241,10 @@ fn configure(m: &mut Model, setup: &Setup) {
         rows.push((id::MULTICAST, i, row));
     }
     for (table, index, row) in &rows {
-        access(m, *table, *index, true, row);
+        write(m, *table, *index, row);
     }
-    for (table, index, row) in &rows {
-        assert_eq!(access(m, *table, *index, false, &[]), row);
-    }
+    // A lookup in turns sees them all a round later.
+    (0..16).for_each(|_| m.tick());
 }
 
 /// A frame to be sent: its bytes, and whether the MAC reports it as damaged.
@@ -739,19 +735,37 @@ fn every_length_at_512_bits() {
 }
 
 /// Frames of the smallest and of a common size, back to back: nothing is lost, and no cycle either.
-#[test]
-fn back_to_back_at_512_bits() {
+fn back_to_back<const W: usize>(payloads: &[(u8, usize)]) {
     let buffer = 1 << 16;
-    let mut m = build::<512>(buffer);
+    let mut m = build::<W>(buffer);
     let mut rng = verilate::rng(12);
     let setup = setup(&mut rng);
-    for (opcode, payload) in [(0x11, 0), (4, 0), (4, 64), (1, 4096)] {
+    for (opcode, payload) in payloads {
         m.reset();
         configure(&mut m, &setup);
-        let frames: Vec<Sent> = (0..2000).map(|_| (roce(&mut rng, &setup.gids[0], opcode, payload), false)).collect();
-        let beats: u64 = frames.iter().map(|f| f.0.len().div_ceil(64) as u64).sum();
+        // To all addresses in turn: rows that are looked up last count as those that are looked up first.
+        let frame = |i| (roce(&mut rng, &setup.gids[i % GIDS], *opcode, *payload), false);
+        let frames: Vec<Sent> = (0..2000).map(frame).collect();
+        let beats: u64 = frames.iter().map(|f| f.0.len().div_ceil(W / 8) as u64).sum();
         let tally = check(&mut m, &setup, buffer, EASY, &frames);
-        println!("{} bytes: {} cycles for {} frames", frames[0].0.len(), tally.cycles, frames.len());
+        println!("{W} bits, {} bytes: {} cycles for {} frames", frames[0].0.len(), tally.cycles, frames.len());
         assert_eq!((tally.passed, tally.cycles), (frames.len(), beats));
     }
+}
+
+#[test]
+fn back_to_back_at_64_bits() {
+    back_to_back::<64>(&[(4, 0)]);
+}
+#[test]
+fn back_to_back_at_128_bits() {
+    back_to_back::<128>(&[(4, 0)]);
+}
+#[test]
+fn back_to_back_at_256_bits() {
+    back_to_back::<256>(&[(4, 0)]);
+}
+#[test]
+fn back_to_back_at_512_bits() {
+    back_to_back::<512>(&[(0x11, 0), (4, 0), (4, 64), (1, 4096)]);
 }
