@@ -9,6 +9,7 @@ mod fault;
 mod function;
 mod net;
 mod packet;
+pub mod peer;
 mod rules_file;
 mod together;
 

@@ -1,4 +1,5 @@
-//! NICs and the links between them, advanced window by window.
+//! NICs and the links between them, advanced window by window. An end of a link without a NIC is a socket: what arrives there is
+//! taken, and what goes from there is put in, by calls.
 
 use crate::capture::Capture;
 use crate::crew::Worker;
@@ -7,9 +8,9 @@ use nic::{Frame, Fs, NS, Nic};
 use std::collections::HashMap;
 use std::io;
 
-/// A cable between two NICs.
+/// A cable between two stations: NICs, or a NIC and a socket.
 pub struct Link {
-    /// The NICs at its ends.
+    /// The stations at its ends.
     pub ends: [usize; 2],
     /// Time from end to end.
     pub delay: Fs,
@@ -35,13 +36,22 @@ struct Held {
 /// How long a frame waits for others to pass, at most.
 const PATIENCE: Fs = 10_000 * NS;
 
-/// Sees every frame that a link carries: sending NIC, frame, the rule that fired.
+/// An end of a link without a NIC.
+#[derive(Default)]
+struct Socket {
+    /// Frames that are put in, and go at the end of the window.
+    sent: Vec<Frame>,
+    /// Frames that have arrived.
+    arrived: Vec<Frame>,
+}
+
+/// Sees every frame that a link carries: sending station, frame, the rule that fired.
 pub type FrameTap = Box<dyn FnMut(usize, &Frame, Option<Fired>) + Send>;
 
 /// Why a NIC is in its slot.
 const HERE: &str = "NICs are with their workers only within a window";
 
-/// Frames on their way to a NIC, in order of arrival, with their numbers in the capture.
+/// Frames on their way to a station, in order of arrival, with their numbers in the capture.
 type Inbox = Vec<(Frame, Option<u64>)>;
 
 /// NICs on one timeline.
@@ -49,6 +59,8 @@ pub struct Fabric {
     /// All here between windows; all but the first are with their workers within one.
     nics: Vec<Option<Box<Nic>>>,
     workers: Vec<Worker>,
+    /// Stations behind the NICs.
+    sockets: Vec<Socket>,
     links: Vec<Link>,
     window: u64,
     inboxes: Vec<Inbox>,
@@ -67,6 +79,7 @@ impl Fabric {
         Fabric {
             nics,
             workers,
+            sockets: Vec::new(),
             links: Vec::new(),
             window: 25,
             inboxes,
@@ -76,7 +89,25 @@ impl Fabric {
         }
     }
 
-    /// Joins two NICs by a cable; returns the link's index. `delay` is at least a clock cycle.
+    /// Adds a socket; returns its number as a station, behind those of the NICs.
+    pub fn socket(&mut self) -> usize {
+        self.sockets.push(Socket::default());
+        self.inboxes.push(Inbox::new());
+        self.inboxes.len() - 1
+    }
+
+    /// Sends a frame from a socket, now.
+    pub fn send(&mut self, socket: usize, data: Vec<u8>) {
+        let at = self.now();
+        self.sockets[socket - self.nics.len()].sent.push(Frame { at, data, error: false });
+    }
+
+    /// Frames that have arrived at a socket since the last call.
+    pub fn arrived(&mut self, socket: usize) -> Vec<Frame> {
+        std::mem::take(&mut self.sockets[socket - self.nics.len()].arrived)
+    }
+
+    /// Joins two stations by a cable, of which `a` is a NIC; returns the link's index. `delay` is at least a clock cycle.
     pub fn link(&mut self, a: usize, b: usize, delay: Fs, seed: u64) -> usize {
         let clock = self.nic(a).options().clock;
         assert!(delay >= clock, "a link delay of {delay} fs is below the clock period");
@@ -89,10 +120,12 @@ impl Fabric {
     pub fn plug(&mut self, link: usize, up: bool) {
         self.links[link].up = up;
         self.links[link].held.clear();
-        for nic in self.links[link].ends {
-            self.nic(nic).set_link(up);
+        for station in self.links[link].ends {
+            if station < self.nics.len() {
+                self.nic(station).set_link(up);
+            }
             if !up {
-                self.inboxes[nic].clear();
+                self.inboxes[station].clear();
             }
         }
     }
@@ -127,7 +160,7 @@ impl Fabric {
         self.nics.first().map_or(0, |n| n.as_ref().expect(HERE).cycle())
     }
 
-    /// Writes every frame that leaves a NIC to `capture`; interface n is NIC n.
+    /// Writes every frame that leaves a station to `capture`; interface n is station n.
     pub fn capture(&mut self, capture: Option<Capture>) -> Option<Capture> {
         self.unjudged.clear();
         self.inboxes.iter_mut().flatten().for_each(|(_, number)| *number = None);
@@ -165,6 +198,16 @@ impl Fabric {
         for (slot, worker) in others.iter_mut().zip(&self.workers) {
             *slot = Some(worker.end());
         }
+        let now = self.now();
+        for (socket, inbox) in self.sockets.iter_mut().zip(&mut self.inboxes[self.nics.len()..]) {
+            let due = inbox.partition_point(|(f, _)| f.at <= now);
+            for (frame, number) in inbox.drain(..due) {
+                socket.arrived.push(frame);
+                if let Some(number) = number {
+                    write(&mut self.capture, |c| c.judge(number, "at the peer"));
+                }
+            }
+        }
         self.judge();
         self.exchange();
     }
@@ -186,7 +229,11 @@ impl Fabric {
             for from in 0..2 {
                 let (a, b) = (link.ends[from], link.ends[1 - from]);
                 let inbox = &mut self.inboxes[b];
-                for mut frame in self.nics[a].as_mut().expect(HERE).take_sent() {
+                let sent = match a.checked_sub(self.nics.len()) {
+                    Some(socket) => std::mem::take(&mut self.sockets[socket].sent),
+                    None => self.nics[a].as_mut().expect(HERE).take_sent(),
+                };
+                for mut frame in sent {
                     if !link.up {
                         continue;
                     }

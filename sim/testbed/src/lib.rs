@@ -1,10 +1,12 @@
-//! Two hosts with a simulated NIC each, joined by a cable, the real driver open on both.
+//! Two hosts with a simulated NIC each, joined by a cable, the real driver open on both; or one, and a packet peer.
 //!
 //! For the `ferroce` command, the benchmarks and the suites: everything that wants "two machines" starts here.
 
 mod core;
+mod solo;
 
 pub use crate::core::{SetupError, core_clock, core_model, core_verilog};
+pub use crate::solo::Solo;
 use driver::qp::{Init, Path, QpSizes, Rts, SendOptions};
 use driver::{Access, Cq, Device, Eq, Gid, Network, NetworkOptions, OpenOptions, Pd, Port, Qp, Result};
 use fabric::{Fabric, Shared, SimFunction};
@@ -47,6 +49,40 @@ impl Setup {
     pub fn link(mut self, gbps: f64) -> Self {
         self.nic.link = LinkRate::gbps(gbps);
         self
+    }
+}
+
+impl Setup {
+    /// NICs without links.
+    fn fabric(&self, nics: u64) -> std::result::Result<Fabric, SetupError> {
+        let model = core_model(self.width, self.qps)?;
+        let clock = core_clock(self.width, self.qps)?;
+        let nic = |i| {
+            let seed = self.nic.seed.wrapping_mul(2).wrapping_add(i);
+            Nic::new(model.another(), NicOptions { seed, clock, ..self.nic.clone() })
+        };
+        Ok(Fabric::new((0..nics).map(nic).collect()))
+    }
+
+    /// Address of host `i`'s port.
+    fn gid(&self, i: usize) -> Gid {
+        let number = 1 + i as u8;
+        let ip = match self.ip6 {
+            false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)),
+            true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into())),
+        };
+        Gid { ip, mac: [2, 0, 0, 0, 0, number], vlan: self.vlan }
+    }
+
+    /// Opens the driver of host `i`.
+    fn host(&self, fabric: &Shared, firmware: &[u8], i: usize) -> Result<Host> {
+        let options = OpenOptions { firmware: Some(firmware.to_vec()), ..OpenOptions::default() };
+        let device = Device::open(Arc::new(SimFunction::new(fabric.clone(), i)), &options)?;
+        let gid = self.gid(i);
+        device.set_port(&Port::new(gid.mac))?;
+        device.set_gid(0, Some(gid))?;
+        let (pd, eq) = (device.create_pd()?, device.create_eq(1024, 0, 0, 0)?);
+        Ok(Host { device, pd, eq, gid })
     }
 }
 
@@ -124,31 +160,17 @@ impl Default for Connect {
 impl Testbed {
     /// Builds the core if it is not in the cache, starts both NICs, loads the firmware and opens the drivers.
     pub fn new(setup: &Setup) -> std::result::Result<Testbed, SetupError> {
-        let model = core_model(setup.width, setup.qps)?;
-        let clock = core_clock(setup.width, setup.qps)?;
-        let nics = (0..2).map(|i| {
-            let seed = setup.nic.seed.wrapping_mul(2).wrapping_add(i);
-            Nic::new(model.another(), NicOptions { seed, clock, ..setup.nic.clone() })
-        });
-        let mut fabric = Fabric::new(nics.collect());
+        let mut fabric = setup.fabric(2)?;
         fabric.link(0, 1, setup.delay, setup.nic.seed);
         let fabric: Shared = Arc::new(Mutex::new(fabric));
-        let firmware = std::fs::read(verilate::firmware_image()?)?;
-        let host = &|i: usize| -> Result<Host> {
-            let options = OpenOptions { firmware: Some(firmware.clone()), ..OpenOptions::default() };
-            let device = Device::open(Arc::new(SimFunction::new(fabric.clone(), i)), &options)?;
-            let number = 1 + i as u8;
-            let ip = match setup.ip6 {
-                false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)),
-                true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into())),
-            };
-            let gid = Gid { ip, mac: [2, 0, 0, 0, 0, number], vlan: setup.vlan };
-            device.set_port(&Port::new(gid.mac))?;
-            device.set_gid(0, Some(gid))?;
-            let (pd, eq) = (device.create_pd()?, device.create_eq(1024, 0, 0, 0)?);
-            Ok(Host { device, pd, eq, gid })
-        };
-        let hosts = both(&fabric, [0, 1].map(|i| move || host(i)))?;
+        let firmware = &std::fs::read(verilate::firmware_image()?)?;
+        let hosts = both(
+            &fabric,
+            [0, 1].map(|i| {
+                let fabric = &fabric;
+                move || setup.host(fabric, firmware, i)
+            }),
+        )?;
         let macs = hosts.each_ref().map(|h| h.gid.mac);
         Ok(Testbed { fabric, hosts, macs })
     }
