@@ -1,5 +1,7 @@
 //! Suites over the whole of Ferroce, and what they share.
 
+pub mod conformance;
+
 use driver::qp::QpSizes;
 use driver::{Access, Completion, Cq, Data, Flags, Mr, Operation, Pd};
 use nic::Frame;

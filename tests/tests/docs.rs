@@ -1,5 +1,6 @@
 //! Documents that speak of tests and of the contract are true.
 
+use ferroce_tests::conformance::{MARKS, TABLES, page};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +47,10 @@ fn every_rule_of_conformance_has_its_test() {
     let tests = tests();
     let text = std::fs::read_to_string(top().join("docs/conformance.md")).unwrap();
     let (mut module, mut rules, mut missing) = (String::new(), 0, Vec::new());
-    for line in text.lines().filter(|l| l.starts_with('|') && !l.starts_with("|--")) {
+    // What is printed from the rows names no tests that are functions of their own.
+    let [from, to] = MARKS.map(|mark| text.find(mark).expect("the page has both marks"));
+    let by_hand = [&text[..from], &text[to..]].concat();
+    for line in by_hand.lines().filter(|l| l.starts_with('|') && !l.starts_with("|--")) {
         let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
         let [rule, names] = cells[..] else { panic!("a row of {} cells: {line}", cells.len()) };
         if rule.trim() == "rule" {
@@ -66,6 +70,21 @@ fn every_rule_of_conformance_has_its_test() {
     }
     assert!(rules > 60, "only {rules} rules were read");
     assert!(missing.is_empty(), "named in docs/conformance.md, but not there: {missing:#?}");
+}
+
+#[test]
+fn the_rows_of_conformance_are_up_to_date() {
+    let text = std::fs::read_to_string(top().join("docs/conformance.md")).unwrap();
+    let [from, to] = MARKS.map(|mark| text.find(mark).expect("the page has both marks"));
+    let rows = &text[from + MARKS[0].len()..to];
+    let different = page().lines().zip(rows.lines()).position(|(a, b)| a != b);
+    let how = "cargo run -p ferroce-tests --example conformance";
+    assert!(rows == page(), "the rows of docs/conformance.md are out of date (line {different:?} of them): {how}");
+    let mut names: Vec<_> = TABLES.iter().flat_map(|t| t.rows.iter().map(|r| (t.module, r.name))).collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count, "each row has a test of its own");
 }
 
 /// Links of the documents lead to files.

@@ -1,0 +1,318 @@
+//! What holds for every packet: headers, opcodes, ICRC, whom it is from and for.
+
+use super::talk::{Talk, acked, data};
+use super::{Row, row};
+use abi::status::counter;
+use driver::Access;
+use driver::qp::QpSizes;
+use fabric::peer::{Aeth, Packet, Request, icrc, op, syndrome};
+
+pub const ROWS: &[Row] = &[
+    row!("9.2, C9-6", reserved_bits_mean_nothing, "Reserved bits of the BTH are sent as 0 and ignored"),
+    row!(
+        "9.2",
+        every_request_opcode_is_taken,
+        "All opcodes of SEND, WRITE and READ, with and without immediate data, carry the headers of table 38, in this order"
+    ),
+    row!(
+        "9.2, 9.6",
+        every_opcode_at_its_least_length,
+        "Every opcode from 0 to 255 with its headers and nothing else, and with a byte less: what is not spoken on a reliable connection is dropped, or an invalid request; what is cut is dropped"
+    ),
+    row!(
+        "A17.3.3",
+        what_changes_on_the_way_is_not_covered,
+        "Traffic class, TTL, header checksum, FECN and BECN may change on the way: the ICRC does not cover them"
+    ),
+    row!(
+        "A17.3.3",
+        all_else_is_covered,
+        "All else is covered by the ICRC: with a bit of it changed, the packet is dropped"
+    ),
+    row!("A17.3.3", a_tag_is_not_covered, "A tagged frame has the ICRC of an untagged one"),
+    row!(
+        "A17.3.1",
+        a_udp_checksum_is_zero_or_right,
+        "A UDP checksum is 0, or right with the ICRC in it; else the packet is dropped"
+    ),
+    row!(
+        "9.6.1",
+        packets_of_others_are_dropped,
+        "Another transport version, QP, transport, source or destination address, or P_Key: dropped, and the QP does not notice"
+    ),
+    row!(
+        "9.6.1.1",
+        a_limited_member_may_talk_to_a_full_one,
+        "P_Keys match by 15 bits, which are not 0, if one side is a full member"
+    ),
+    row!("9.6.1", only_ready_queue_pairs_hear, "A QP in RESET or INIT hears nothing"),
+    row!(
+        "A17.9",
+        a_congestion_notification_is_not_answered,
+        "A congestion notification is neither sequenced nor acknowledged"
+    ),
+    row!(
+        "A17.3.1",
+        frames_are_padded_behind_the_datagram,
+        "Padding of a short frame behind the datagram means nothing"
+    ),
+];
+
+fn reserved_bits_mean_nothing(t: &mut Talk) {
+    let write = t.only(0, t.write(10, 100));
+    t.peer(Packet { notice: 0x3f, reserved: 0x7f, migrated: true, ..write });
+    t.nic(acked(0, 1));
+    t.lands(10, 100);
+    // Every comparison of what the NIC says has these bits 0.
+    t.post(1, &Request::write(0x1000, 0x77, data(30)));
+    t.nic(t.only(0, Request::write(0x1000, 0x77, data(30))));
+    t.peer(acked(0, 1));
+    t.completes(1);
+}
+
+fn every_request_opcode_is_taken(t: &mut Talk) {
+    let mut psn = 0;
+    let mut opcodes = std::collections::BTreeSet::new();
+    let mut msn = 0;
+    for len in [200, 256, 600] {
+        for imm in [None, Some([1, 2, 3, len as u8])] {
+            for send in [true, false] {
+                let mut request = if send { Request::send(data(len)) } else { t.write(5 * len, len) };
+                request.imm = imm;
+                let at = (send || imm.is_some()).then(|| t.receive(700));
+                let packets = t.cut(psn, request);
+                opcodes.extend(packets.iter().map(|p| p.opcode));
+                psn += packets.len() as u32;
+                msn += 1;
+                t.peer_all(packets);
+                t.nic(acked(psn - 1, msn));
+                t.lands(if send { at.unwrap_or(0) } else { 5 * len }, len);
+                if at.is_some() {
+                    t.receives(len, imm);
+                }
+            }
+        }
+        t.peer(t.only(psn, t.read(5 * len, len)));
+        msn += 1;
+        let response = t.response(psn, msn, 5 * len, len);
+        psn += response.len() as u32;
+        t.nic_all(response);
+    }
+    assert!(opcodes.into_iter().eq(op::SEND_FIRST..=op::WRITE_ONLY_IMM), "all requests were among them");
+}
+
+/// Bytes of extended headers: IBTA table 38, with those of atomics and invalidation.
+fn extended(opcode: u8) -> usize {
+    match opcode {
+        0x03 | 0x05 | 0x09 | 0x0d | 0x0f | 0x10 | 0x11 | 0x16 | 0x17 => 4,
+        0x06 | 0x0a | 0x0c => 16,
+        0x0b => 20,
+        0x12 => 12,
+        0x13 | 0x14 => 28,
+        0x23 | 0x25 | 0x29 => 4,
+        0x26 | 0x2a => 16,
+        0x2b => 20,
+        0x64 => 8,
+        0x65 => 12,
+        0x81 => 16,
+        _ => 0,
+    }
+}
+
+fn every_opcode_at_its_least_length(t: &mut Talk) {
+    use counter::*;
+    // A connection for each, as it may end it. Nothing but zeros: WRITE and READ are of zero length, which names no key.
+    for opcode in 0..=255 {
+        t.apart(t.terms, |t| {
+            t.receive(100);
+            let bare = Packet { opcode, ack_req: true, payload: vec![0; extended(opcode)], ..Packet::default() };
+            let mut cut = t.addressed(bare.clone()).frame(&t.peer.envelope);
+            let udp = 8 + 12 + extended(opcode) + 4 - 1;
+            cut.truncate(34 + udp);
+            cut[16..18].copy_from_slice(&(20 + udp as u16).to_be_bytes());
+            cut[38..40].copy_from_slice(&(udp as u16).to_be_bytes());
+            seal(&mut cut);
+            t.frame(cut);
+            t.counts(RX_MALFORMED, 1);
+            t.peer(bare);
+            match opcode {
+                op::SEND_ONLY | op::WRITE_ONLY => t.nic(acked(0, 1)),
+                op::SEND_ONLY_IMM | op::WRITE_ONLY_IMM => t.nic(acked(0, 1)),
+                op::READ_REQUEST => t.nic_all(t.response(0, 1, 0, 0)),
+                // A FIRST that does not fill the MTU, what has no FIRST before it, what is not spoken.
+                0..=0x0b | 0x13 | 0x14 | 0x16 | 0x17 => {
+                    t.refuses(0, syndrome::INVALID_REQUEST);
+                    t.ends();
+                }
+                // Answers to nothing.
+                0x0d..=0x12 => t.counts(RX_STALE_RESPONSE, 1),
+                0x20..=0x2b | 0x64 | 0x65 => t.counts(RX_QP_TYPE, 1),
+                0x81 => t.counts(RX_CNP, 1),
+                _ => t.counts(RX_OPCODE, 1),
+            }
+            match opcode {
+                op::SEND_ONLY => t.receives(0, None),
+                op::SEND_ONLY_IMM | op::WRITE_ONLY_IMM => t.receives(0, Some([0; 4])),
+                _ => {}
+            }
+        });
+    }
+}
+
+/// Makes checksum and ICRC of a frame over IPv4 right again.
+fn seal(frame: &mut [u8]) {
+    let end = frame.len() - 4;
+    frame[24..26].fill(0);
+    let sum = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>();
+    frame[24..26].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    let crc = icrc(&frame[14..end]);
+    frame[end..].copy_from_slice(&crc);
+}
+
+fn what_changes_on_the_way_is_not_covered(t: &mut Talk) {
+    // Sealing makes the header checksum right; the ICRC must come out as it was.
+    let changes: &[(usize, u8)] = &[(15, 0xff), (22, 1), (42 + 4, 0xc0), (42 + 4, 0x3f)];
+    for (psn, (at, value)) in changes.iter().enumerate() {
+        let mut frame = t.addressed(t.only(psn as u32, t.write(20, 50))).frame(&t.peer.envelope);
+        let icrc = frame[frame.len() - 4..].to_vec();
+        frame[*at] = *value;
+        seal(&mut frame);
+        assert_eq!(frame[frame.len() - 4..], icrc, "the peer's own ICRC");
+        t.frame(frame);
+        t.nic(acked(psn as u32, psn as u32 + 1));
+    }
+    t.lands(20, 50);
+}
+
+fn all_else_is_covered(t: &mut Talk) {
+    let sound = t.addressed(t.only(0, t.write(20, 5))).frame(&t.peer.envelope);
+    // Bits of: IP identification, UDP source port, each byte of the BTH but that of FECN and BECN, RETH, payload, pad.
+    let places = [18, 35].into_iter().chain((42..46).chain(47..sound.len() - 4));
+    for at in places {
+        let mut frame = sound.clone();
+        frame[at] ^= 0x10;
+        let icrc = frame[frame.len() - 4..].to_vec();
+        seal(&mut frame);
+        let end = frame.len() - 4;
+        frame[end..].copy_from_slice(&icrc);
+        t.frame(frame);
+        t.counts(counter::RX_ICRC, 1);
+    }
+    t.silence();
+    t.frame(sound);
+    t.nic(acked(0, 1));
+    t.lands(20, 5);
+}
+
+fn a_tag_is_not_covered(t: &mut Talk) {
+    let mut frame = t.addressed(t.only(0, t.write(20, 50))).frame(&t.peer.envelope);
+    // Of VLAN 0: a priority, which an untagged port takes.
+    frame.splice(12..12, [0x81, 0, 0x60, 0]);
+    t.frame(frame);
+    t.nic(acked(0, 1));
+    t.lands(20, 50);
+}
+
+fn a_udp_checksum_is_zero_or_right(t: &mut Talk) {
+    t.peer.envelope.checksum = true;
+    let packet = t.only(0, t.write(20, 51));
+    t.peer(packet);
+    t.nic(acked(0, 1));
+    t.lands(20, 51);
+    let mut frame = t.addressed(t.only(1, t.write(20, 52))).frame(&t.peer.envelope);
+    frame[40] ^= 1;
+    t.frame(frame);
+    t.counts(counter::RX_IP_CHECKSUM, 1);
+    t.silence();
+    t.peer.envelope.checksum = false;
+    t.peer(t.only(1, t.write(20, 53)));
+    t.nic(acked(1, 2));
+    t.lands(20, 53);
+}
+
+fn packets_of_others_are_dropped(t: &mut Talk) {
+    use counter::*;
+    let sound = t.only(0, t.write(30, 40));
+    let wrong = [
+        (Packet { version: 1, ..sound.clone() }, RX_OPCODE),
+        (Packet { qpn: 31, ..sound.clone() }, RX_QP_STATE),
+        (Packet { qpn: 0xff_fff0, ..sound.clone() }, RX_QP_STATE),
+        (Packet { qpn: 0xff_ffff, ..sound.clone() }, RX_QP_STATE),
+        (Packet { opcode: 0x2a, ..sound.clone() }, RX_QP_TYPE),
+        (Packet { pkey: 0x1234, ..sound.clone() }, RX_PKEY),
+    ];
+    for (packet, counter) in wrong {
+        t.peer(packet);
+        t.counts(counter, 1);
+    }
+    let right = t.peer.envelope;
+    let other = |ip: std::net::IpAddr| match ip {
+        std::net::IpAddr::V4(ip) => std::net::Ipv4Addr::from_bits(ip.to_bits() ^ 64).into(),
+        std::net::IpAddr::V6(ip) => std::net::Ipv6Addr::from_bits(ip.to_bits() ^ 64).into(),
+    };
+    t.peer.envelope.ips[0] = other(right.ips[0]);
+    t.peer(sound.clone());
+    t.counts(RX_QP_PEER, 1);
+    t.peer.envelope = right;
+    t.peer.envelope.ips[1] = other(right.ips[1]);
+    t.peer(sound.clone());
+    t.counts(RX_ADDRESS, 1);
+    t.peer.envelope = right;
+    t.silence();
+    t.peer(sound);
+    t.nic(acked(0, 1));
+    t.lands(30, 40);
+}
+
+fn a_limited_member_may_talk_to_a_full_one(t: &mut Talk) {
+    t.peer(Packet { pkey: 0x7fff, ..t.only(0, t.write(30, 40)) });
+    t.nic(acked(0, 1));
+    t.lands(30, 40);
+    for pkey in [0, 0x8000, 0x7ffe, 0xbfff] {
+        t.peer(Packet { pkey, ..t.only(1, t.write(30, 50)) });
+        t.counts(counter::RX_PKEY, 1);
+    }
+    t.silence();
+    // Answers are under the same rule.
+    t.post(1, &Request::send(data(9)));
+    t.nic(t.only(0, Request::send(data(9))));
+    t.peer(Packet { pkey: 0x8000, ..acked(0, 1) });
+    t.counts(counter::RX_PKEY, 1);
+    t.peer(Packet { pkey: 0x7fff, ..acked(0, 1) });
+    t.completes(1);
+}
+
+fn only_ready_queue_pairs_hear(t: &mut Talk) {
+    let sizes = QpSizes { send_blocks: 4, receives: 4 };
+    let reset = t.solo.host.pd.create_qp(&t.cq, &t.cq, sizes).unwrap();
+    let init = t.solo.host.pd.create_qp(&t.cq, &t.cq, sizes).unwrap().init(Access::all()).unwrap();
+    for qpn in [reset.qpn(), init.qpn()] {
+        t.peer(Packet { qpn, ..t.only(0, t.write(30, 40)) });
+        t.peer(Packet { qpn, ..acked(0, 1) });
+        t.counts(counter::RX_QP_STATE, 2);
+    }
+    t.silence();
+}
+
+fn a_congestion_notification_is_not_answered(t: &mut Talk) {
+    for _ in 0..3 {
+        let cnp = Packet { opcode: 0x81, notice: 0x40, payload: vec![0; 16], ..Packet::default() };
+        t.peer(cnp);
+        t.counts(counter::RX_CNP, 1);
+    }
+    t.silence();
+    t.peer(t.only(0, t.write(30, 40)));
+    t.nic(acked(0, 1));
+    t.lands(30, 40);
+}
+
+fn frames_are_padded_behind_the_datagram(t: &mut Talk) {
+    t.receive(100);
+    let mut frame = t.addressed(t.only(0, Request::send(Vec::new()))).frame(&t.peer.envelope);
+    assert_eq!(frame.len(), 60);
+    frame[58..].fill(0xee);
+    frame.resize(90, 0xdd);
+    t.frame(frame);
+    t.nic(Packet { aeth: Some(Aeth { syndrome: syndrome::ACK, msn: 1 }), opcode: op::ACK, ..Packet::default() });
+    t.receives(0, None);
+}

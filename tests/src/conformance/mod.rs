@@ -1,0 +1,86 @@
+//! The rules of the protocol as a table: each row names its rule and has a script, a conversation between a NIC and a packet peer
+//! that shows whether the NIC keeps it. `tests/conformance.rs` runs the rows, [`page`] prints them for `docs/conformance.md`.
+
+mod frames;
+mod limits;
+mod refusals;
+mod requester;
+mod responder;
+pub mod talk;
+
+use std::fmt::Write;
+use talk::{Talk, Terms};
+use testbed::Setup;
+
+/// A rule and its test.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Where the rule comes from: section of IBTA volume 1, or its compliance statement.
+    pub rule: &'static str,
+    /// Name of the test.
+    pub name: &'static str,
+    /// The rule.
+    pub text: &'static str,
+    /// How the two are connected.
+    pub terms: Terms,
+    /// The conversation.
+    pub script: fn(&mut Talk),
+    /// Why it does not pass yet.
+    pub open: Option<&'static str>,
+}
+
+/// Rows of one role of the NIC.
+pub struct Table {
+    /// Where its scripts are.
+    pub module: &'static str,
+    /// What the NIC is.
+    pub role: &'static str,
+    /// Its rules.
+    pub rows: &'static [Row],
+}
+
+/// A row on [`Terms::USUAL`], of a script of this module.
+macro_rules! row {
+    ($rule:literal, $script:ident, $text:literal) => {
+        crate::conformance::Row {
+            rule: $rule,
+            name: stringify!($script),
+            text: $text,
+            terms: crate::conformance::talk::Terms::USUAL,
+            script: $script,
+            open: None,
+        }
+    };
+}
+use row;
+
+/// All rules.
+pub const TABLES: &[Table] = &[
+    Table { module: "frames", role: "Every packet", rows: frames::ROWS },
+    Table { module: "responder", role: "The NIC as responder", rows: responder::ROWS },
+    Table { module: "refusals", role: "The NIC as responder, to what it refuses", rows: refusals::ROWS },
+    Table { module: "limits", role: "The NIC as responder, at its limits", rows: limits::ROWS },
+    Table { module: "requester", role: "The NIC as requester", rows: requester::ROWS },
+];
+
+/// What the rows run on: the core of 64 bits, which simulates fastest.
+pub fn setup() -> Setup {
+    Setup::small()
+}
+
+/// What stands before and behind [`page`] in `docs/conformance.md`.
+pub const MARKS: [&str; 2] = ["<!-- rows -->\n", "<!-- end of rows -->\n"];
+
+/// The part of `docs/conformance.md` about the wire.
+pub fn page() -> String {
+    let mut page = String::new();
+    for t in TABLES {
+        let _ = write!(page, "\n### {}\n\n| rule | IBTA | test in `conformance/{}` | result |\n", t.role, t.module);
+        page += "|---|---|---|---|\n";
+        for r in t.rows {
+            let result = r.open.map_or("passes".into(), |why| format!("open: {why}"));
+            let _ = writeln!(page, "| {} | {} | `{}` | {result} |", r.text, r.rule, r.name);
+        }
+    }
+    page + "\n"
+}

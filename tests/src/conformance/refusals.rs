@@ -1,0 +1,366 @@
+//! Requests that a responder refuses, and in which order it looks at what is wrong (IBTA 9.7.4.1).
+
+use super::talk::{Case, Talk, Terms, acked, data};
+use super::{Row, row};
+use abi::status::{counter, wc};
+use driver::Access;
+use fabric::peer::{Packet, Request, Reth, ack, op, syndrome};
+use syndrome::{INVALID_REQUEST, REMOTE_ACCESS, REMOTE_OPERATION, SEQUENCE};
+
+pub const ROWS: &[Row] = &[
+    row!(
+        "9.7.4.1.3",
+        opcodes_follow_each_other,
+        "A packet out of the sequence of opcodes: NAK invalid request, and the QP ends with an event"
+    ),
+    row!(
+        "9.7.4.1.4",
+        a_psn_is_judged_before_all_else,
+        "The PSN is judged first: what is out of sequence and wrong besides is only out of sequence, and a duplicate of any content is a duplicate"
+    ),
+    row!(
+        "9.7.4",
+        sequence_access_resource_length_key,
+        "Then opcode sequence, access flags, receive or READ resource, length, key, in this order"
+    ),
+    row!(
+        "9.7.4.1.6, C5-8",
+        lengths_that_break_the_rules,
+        "FIRST and MIDDLE fill the MTU without pad, LAST has 1 byte to the MTU, ONLY at most the MTU, their sum is the DMA length, pad fills to 4 bytes; else NAK invalid request"
+    ),
+    row!(
+        "9.2",
+        a_forged_pad_on_a_runt,
+        "A pad count beyond the payload: the packet is dropped or invalid, and nothing is written"
+    ),
+    row!(
+        "9.7.4.1.5",
+        keys_that_do_not_open,
+        "An unknown or stale key, another protection domain, a range beyond the region on either side or beyond 2^64, a region without the right: NAK remote access, nothing is written, the QP ends"
+    ),
+    row!(
+        "9.7.4.1.5",
+        a_write_that_fails_ends_with_an_event,
+        "An error of a request without a receive raises the affiliated event (C9-222.1.1)"
+    ),
+    Row {
+        terms: Terms { access: Access::LOCAL_WRITE, ..Terms::USUAL },
+        ..row!(
+            "9.7.4.1.4",
+            what_the_qp_does_not_allow,
+            "An operation that the QP's access flags exclude: NAK invalid request"
+        )
+    },
+    row!(
+        "9.7.4.1.6",
+        a_send_longer_than_its_receive,
+        "A SEND longer than its receive: NAK invalid request, local length error; nothing beyond the receive is written"
+    ),
+    row!(
+        "9.9.3",
+        a_receive_that_names_bad_memory,
+        "A receive whose key does not open: NAK remote operation, local protection error"
+    ),
+    row!(
+        "9.7.5.2.4",
+        after_an_error_nothing_is_heard,
+        "After a NAK that ends the QP nothing is answered, receives are flushed"
+    ),
+    Row {
+        open: Some("a WRITE whose key fails is counted: the MSN of its NAK is one too high"),
+        ..row!(
+            "9.7.7.1",
+            a_refused_message_is_not_counted,
+            "The MSN of a NAK does not count the message that it refuses"
+        )
+    },
+    row!(
+        "9.7.4.1.5, C9-88",
+        a_key_of_nothing_is_not_looked_at,
+        "The key of a WRITE or READ of zero length is not looked at, with immediate data or not; that of one byte is"
+    ),
+];
+
+/// On a connection of its own: `sound` and then `wrong`, which is answered by `syndrome` at its PSN and ends the QP.
+fn ends_with(t: &mut Talk, what: &str, syndrome: u8, sound: &[Packet], wrong: Packet) {
+    let _case = Case(what);
+    t.apart(t.terms, |t| {
+        let psn = sound.len() as u32;
+        t.peer_all(sound.iter().cloned().map(|p| Packet { ack_req: false, ..p }));
+        let wrong_read = wrong.opcode == op::READ_REQUEST;
+        t.peer(Packet { psn, ..wrong });
+        if wrong_read && syndrome == REMOTE_ACCESS {
+            t.refuses_read(psn, syndrome);
+        } else {
+            t.refuses(psn, syndrome);
+        }
+        t.ends();
+    });
+}
+
+fn opcodes_follow_each_other(t: &mut Talk) {
+    // To memory of the outer connection, which stays.
+    let (w, s) = (t.cut(0, t.write(0, 600)), t.cut(0, Request::send(data(600))));
+    t.lands(0, 512);
+    let wrong = [
+        ("WRITE MIDDLE first", 0, &w[1]),
+        ("WRITE LAST first", 0, &w[2]),
+        ("SEND MIDDLE first", 0, &s[1]),
+        ("SEND LAST first", 0, &s[2]),
+        ("WRITE FIRST in a WRITE", 1, &w[0]),
+        ("SEND FIRST in a WRITE", 1, &s[0]),
+        ("SEND MIDDLE in a WRITE", 1, &s[1]),
+        ("SEND LAST in a WRITE", 2, &s[2]),
+        ("WRITE MIDDLE behind a whole WRITE", 3, &w[1]),
+    ];
+    for (what, sound, packet) in wrong {
+        ends_with(t, what, INVALID_REQUEST, &w[..sound], packet.clone());
+    }
+    t.lands(0, 600);
+    let only = t.only(0, t.write(0, 10));
+    ends_with(t, "WRITE ONLY in a WRITE", INVALID_REQUEST, &w[..1], only);
+    let read = t.only(0, t.read(0, 10));
+    ends_with(t, "READ in a WRITE", INVALID_REQUEST, &w[..1], read);
+    // Within a SEND the receive fails with it.
+    t.apart(t.terms, |t| {
+        let at = t.receive(700);
+        t.peer(t.cut(0, Request::send(data(600)))[0].clone());
+        t.lands(at, 256);
+        t.peer(t.only(1, t.write(0, 10)));
+        t.refuses(1, INVALID_REQUEST);
+        t.receive_fails(wc::REM_INV_REQ);
+    });
+}
+
+fn a_psn_is_judged_before_all_else(t: &mut Talk) {
+    let middle = t.cut(0, t.write(0, 600))[1].clone();
+    let bad_key = Packet { reth: Some(Reth { va: 1, rkey: 2, len: 10 }), ..t.only(0, t.write(0, 10)) };
+    t.peer(Packet { psn: 1, ..middle.clone() });
+    t.nic(ack(0, SEQUENCE, 0));
+    t.peer(Packet { psn: 9, ..bad_key.clone() });
+    t.counts(counter::RX_OUT_OF_SEQUENCE, 2);
+    t.silence();
+    for duplicate in [middle, bad_key] {
+        t.peer(Packet { psn: 0xff_ffff, ..duplicate });
+        t.nic(acked(0xff_ffff, 0));
+        t.counts(counter::RX_DUPLICATE, 1);
+    }
+    t.peer(t.only(0, t.write(0, 10)));
+    t.nic(acked(0, 1));
+    t.lands(0, 10);
+}
+
+fn sequence_access_resource_length_key(t: &mut Talk) {
+    let bad_key = Some(Reth { va: 1, rkey: 2, len: 10 });
+    let bad_length = Some(Reth { va: 1, rkey: 2, len: 11 });
+    // Length before key: both are wrong.
+    let write = t.only(0, t.write(0, 10));
+    ends_with(t, "length before key", INVALID_REQUEST, &[], Packet { reth: bad_length, ..write.clone() });
+    ends_with(t, "key alone", REMOTE_ACCESS, &[], Packet { reth: bad_key, ..write });
+    // Receive before length and key; it is RNR, which ends nothing.
+    let imm = Packet { imm: Some([0; 4]), opcode: op::WRITE_ONLY_IMM, reth: bad_length, ..t.only(0, t.write(0, 10)) };
+    t.apart(t.terms, |t| {
+        t.peer(imm.clone());
+        t.nic(ack(0, syndrome::RNR | t.terms.rnr_timer, 0));
+        t.counts(counter::RX_RNR, 1);
+    });
+    // Access before receive, and before READ resources.
+    t.apart(Terms { access: Access::LOCAL_WRITE, max_dest_reads: 0, ..t.terms }, |t| {
+        t.peer(imm);
+        t.refuses(0, INVALID_REQUEST);
+        t.ends();
+    });
+}
+
+fn lengths_that_break_the_rules(t: &mut Talk) {
+    let w = t.cut(0, t.write(0, 600));
+    t.lands(0, 512);
+    let payload = |p: &Packet, len: usize| Packet { payload: data(len), ..p.clone() };
+    let len = |p: &Packet, len: u32| Packet { reth: p.reth.map(|r| Reth { len, ..r }), ..p.clone() };
+    let only = t.only(0, t.write(0, 200));
+    let cases = [
+        ("FIRST below the MTU", 0, payload(&w[0], 252)),
+        ("FIRST with pad", 0, payload(&w[0], 255)),
+        ("FIRST over the MTU", 0, payload(&w[0], 260)),
+        ("FIRST without payload", 0, payload(&w[0], 0)),
+        ("FIRST of a message of one packet", 0, len(&w[0], 256)),
+        ("FIRST longer than its message", 0, len(&w[0], 100)),
+        ("MIDDLE below the MTU", 1, payload(&w[1], 252)),
+        ("MIDDLE with pad", 1, payload(&w[1], 253)),
+        ("MIDDLE over the MTU", 1, payload(&w[1], 260)),
+        ("LAST without payload", 2, payload(&w[2], 0)),
+        ("LAST below the DMA length", 2, payload(&w[2], 87)),
+        ("LAST beyond the DMA length", 2, payload(&w[2], 89)),
+        ("LAST too soon", 1, Packet { opcode: op::WRITE_LAST, ..w[1].clone() }),
+        ("MIDDLE that ends the message", 2, payload(&w[1], 88)),
+        ("ONLY over the MTU", 0, len(&payload(&only, 257), 257)),
+        ("ONLY below its DMA length", 0, len(&only, 201)),
+        ("ONLY beyond its DMA length", 0, len(&only, 199)),
+        ("a DMA length of 0 with payload", 0, len(&only, 0)),
+        ("a DMA length over 2^31", 0, len(&w[0], 0x8000_0001)),
+        ("a pad too few", 0, Packet { pad: Some(0), ..len(&payload(&only, 199), 199) }),
+        ("a pad too many", 0, Packet { pad: Some(1), ..only.clone() }),
+    ];
+    for (what, sound, wrong) in cases {
+        ends_with(t, what, INVALID_REQUEST, &w[..sound], wrong);
+    }
+    let read = t.only(0, t.read(0, 10));
+    ends_with(t, "a READ over 2^31", INVALID_REQUEST, &[], len(&read, 0x8000_0001));
+}
+
+fn a_forged_pad_on_a_runt(t: &mut Talk) {
+    // A SEND of nothing whose pad says that 1 to 3 bytes of it are pad; a WRITE of one byte that is all pad and more.
+    for pad in 1..4 {
+        t.apart(t.terms, |t| {
+            t.receive(100);
+            t.peer(Packet { pad: Some(pad), ..t.only(0, Request::send(Vec::new())) });
+            t.counts(counter::RX_MALFORMED, 1);
+            t.silence();
+            t.peer(Packet { pad: Some(pad), ..t.only(0, t.write(0, 0)) });
+            t.counts(counter::RX_MALFORMED, 1);
+            t.silence();
+            t.peer(t.only(0, Request::send(Vec::new())));
+            t.nic(acked(0, 1));
+            t.receives(0, None);
+        });
+    }
+}
+
+fn keys_that_do_not_open(t: &mut Talk) {
+    let pd = &t.solo.host.pd;
+    let all = Access::all();
+    let [write_only, read_only] =
+        [Access::LOCAL_WRITE | Access::REMOTE_WRITE, Access::REMOTE_READ].map(|a| pd.alloc(5000, a).unwrap());
+    let stale = pd.alloc(5000, all).unwrap();
+    let (stale_va, stale_key) = (stale.addr(), stale.rkey());
+    drop(stale);
+    let foreign_pd = t.solo.host.device.create_pd().unwrap();
+    let foreign = foreign_pd.alloc(5000, all).unwrap();
+    let (va, key) = (t.memory.addr(), t.memory.rkey());
+    let end = va + super::talk::LEN as u64;
+    let cases = [
+        ("another key byte", va, key ^ 1, true, true),
+        ("no such key", va, 0x3ff00, true, true),
+        ("beyond the keys", va, u32::MAX, true, true),
+        ("a key whose region is gone", stale_va, stale_key, true, true),
+        ("another protection domain", foreign.addr(), foreign.rkey(), true, true),
+        ("before the region", va - 1, key, true, true),
+        ("over the end of the region", end - 99, key, true, true),
+        ("behind the region", end, key, true, true),
+        ("beyond 2^64", u64::MAX - 98, key, true, true),
+        ("up to 2^64", u64::MAX - 99, key, true, true),
+        ("WRITE to what is read only", read_only.addr(), read_only.rkey(), true, false),
+        ("READ of what is write only", write_only.addr(), write_only.rkey(), false, true),
+    ];
+    for (what, va, key, write, read) in cases {
+        if write {
+            let packet = t.only(0, Request::write(va, key, data(100)));
+            ends_with(t, what, REMOTE_ACCESS, &[], packet);
+            // Of a longer message nothing is written either: the key must cover all of it.
+            let first = t.cut(0, Request::write(va, key, data(300))).remove(0);
+            ends_with(t, what, REMOTE_ACCESS, &[], first);
+        }
+        if read {
+            let packet = t.only(0, Request::read(va, key, 100));
+            ends_with(t, what, REMOTE_ACCESS, &[], packet);
+        }
+    }
+    let wraps = Request::write(0xffff_ffff_ffff_fc00, key, data(256));
+    let first = Packet { reth: Some(Reth { va: 0xffff_ffff_ffff_fc00, rkey: key, len: 0x400 }), ..t.only(0, wraps) };
+    ends_with(t, "0xfffffffffffffc00 + 0x400", REMOTE_ACCESS, &[], Packet { opcode: op::WRITE_FIRST, ..first });
+    let read = t.only(0, Request::read(0xffff_ffff_ffff_fc00, key, 0x400));
+    ends_with(t, "READ 0xfffffffffffffc00 + 0x400", REMOTE_ACCESS, &[], read);
+    assert!([&write_only, &read_only, &foreign].iter().all(|mr| crate::bytes(mr).iter().all(|b| *b == 0)));
+}
+
+fn a_write_that_fails_ends_with_an_event(t: &mut Talk) {
+    t.receive(100);
+    t.peer(t.only(0, Request::write(1, 2, data(10))));
+    t.refuses(0, REMOTE_ACCESS);
+    t.ends();
+    // The receive was not touched by it: it is flushed.
+    t.receive_fails(wc::WR_FLUSH);
+}
+
+fn what_the_qp_does_not_allow(t: &mut Talk) {
+    let (write, read) = (t.only(0, t.write(0, 10)), t.only(0, t.read(0, 10)));
+    ends_with(t, "WRITE", INVALID_REQUEST, &[], write);
+    ends_with(t, "READ", INVALID_REQUEST, &[], read);
+    let nothing = t.only(0, t.write(0, 0));
+    ends_with(t, "WRITE of nothing", INVALID_REQUEST, &[], nothing);
+    // A SEND needs no right.
+    let at = t.receive(10);
+    t.peer(t.only(0, Request::send(data(10))));
+    t.nic(acked(0, 1));
+    t.lands(at, 10);
+    t.receives(10, None);
+}
+
+fn a_send_longer_than_its_receive(t: &mut Talk) {
+    for (len, room) in [(1, 0), (100, 99), (256, 255), (257, 256), (600, 520), (600, 255)] {
+        t.apart(t.terms, |t| {
+            let at = t.receive(room);
+            let packets = t.cut(0, Request::send(data(len)));
+            let fitting = room / 256;
+            for p in &packets[..=fitting] {
+                t.peer(p.clone());
+            }
+            t.lands(at, fitting * 256);
+            t.refuses(fitting as u32, INVALID_REQUEST);
+            t.receive_fails(wc::LOC_LEN);
+        });
+    }
+}
+
+fn a_receive_that_names_bad_memory(t: &mut Talk) {
+    let sge = driver::Sge { lkey: t.memory.lkey() ^ 1, ..t.memory.sge(0, 100) };
+    t.qp.post_recv(5, &[sge]).unwrap();
+    t.pass(200);
+    t.peer(t.only(0, Request::send(data(10))));
+    t.refuses(0, REMOTE_OPERATION);
+    t.fails(5, wc::LOC_PROT);
+}
+
+fn after_an_error_nothing_is_heard(t: &mut Talk) {
+    t.receive(10);
+    t.receive(10);
+    t.peer(Packet { psn: 0, ..t.cut(0, t.write(0, 600))[1].clone() });
+    t.refuses(0, INVALID_REQUEST);
+    let sound = [t.only(0, t.write(0, 10)), t.only(1, t.read(0, 10)), t.only(0, Request::send(vec![])), acked(0, 1)];
+    t.counts(counter::RX_QP_STATE, sound.len() as u64);
+    t.peer_all(sound);
+    t.silence();
+    t.ends();
+    t.receive_fails(wc::WR_FLUSH);
+    t.receive_fails(wc::WR_FLUSH);
+}
+
+fn a_refused_message_is_not_counted(t: &mut Talk) {
+    let nowhere = [Request::write(1, 2, data(10)), Request::read(1, 2, 10)];
+    for (request, syndrome) in [(&nowhere[0], REMOTE_ACCESS), (&nowhere[1], REMOTE_ACCESS)] {
+        t.apart(t.terms, |t| {
+            t.peer(t.only(0, t.write(0, 10)));
+            t.nic(acked(0, 1));
+            t.lands(0, 10);
+            t.peer(t.only(1, request.clone()));
+            t.nic(ack(1, syndrome, 1));
+            t.counts(counter::RX_REMOTE_ACCESS, 1);
+            t.ends();
+        });
+    }
+}
+
+fn a_key_of_nothing_is_not_looked_at(t: &mut Talk) {
+    let nowhere = |len: usize| Request::write(u64::MAX, 0xdead_beef, data(len));
+    t.receive(10);
+    t.peer(t.only(0, nowhere(0)));
+    t.nic(acked(0, 1));
+    t.peer(t.only(1, nowhere(0).imm([7; 4])));
+    t.nic(acked(1, 2));
+    t.receives(0, Some([7; 4]));
+    t.peer(t.only(2, Request::read(u64::MAX, 0xdead_beef, 0)));
+    t.nic_all(t.response(2, 3, 0, 0));
+    t.peer(t.only(3, nowhere(1)));
+    t.refuses(3, REMOTE_ACCESS);
+    t.ends();
+}

@@ -1,0 +1,550 @@
+//! What a requester sends, and what it makes of answers (IBTA 9.7.5.2, 9.7.6, 9.7.7).
+
+use super::limits::LATE;
+use super::talk::{Case, Talk, Terms, acked, data};
+use super::{Row, row};
+use abi::status::{counter, wc};
+use driver::Flags;
+use driver::qp::SendOptions;
+use fabric::peer::{Packet, Request, Responder, ack, op, respond, syndrome};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Where the peer's memory is said to be.
+const VA: u64 = 0x1234_5678_9abc;
+const RKEY: u32 = 0x77;
+/// Cycles of a microsecond.
+const US: u64 = 125;
+
+const USUAL: SendOptions = Terms::USUAL.send;
+const TWICE: Terms = Terms { send: SendOptions { retry_count: 2, rnr_retry: 2, ..USUAL }, ..Terms::USUAL };
+
+pub const ROWS: &[Row] = &[
+    row!(
+        "9.7.2, C5-8",
+        messages_are_cut_at_the_mtu,
+        "Messages are cut at the MTU into FIRST, MIDDLE, LAST or ONLY, all but the last full; PSNs follow each other; the last packet asks for an ACK; pad fills to 4 bytes"
+    ),
+    row!("9.7.2", every_path_mtu, "The same at path MTUs from 256 to 4096"),
+    row!("9.4.3, 9.4.1", immediate_and_solicited, "Immediate data and the SE bit go with the last packet"),
+    row!(
+        "9.7.2",
+        a_read_takes_psns,
+        "A READ takes the PSNs of its response; its data lands and it completes with the last packet"
+    ),
+    row!(
+        "9.7.5.1",
+        an_ack_completes_all_before_it,
+        "An ACK completes all messages up to its PSN, in order; within a message it completes those before"
+    ),
+    row!("9.7.5.1", stale_and_wild_acks_are_dropped, "ACKs of what is acknowledged, or was never sent, are dropped"),
+    row!(
+        "9.7.5.2.1",
+        nak_sequence_goes_back,
+        "NAK PSN sequence error acknowledges what is before its PSN, and all from there on is sent again"
+    ),
+    Row {
+        terms: LATE,
+        ..row!(
+            "9.7.1, 9.7.5.2.1",
+            sixty_four_packets_with_losses,
+            "Messages of 64 packets from PSN 0xfffff0 on over a path that loses packets and answers: all lands, once"
+        )
+    },
+    Row {
+        terms: TWICE,
+        ..row!(
+            "9.7.6.1",
+            retries_are_counted,
+            "NAKs without progress are counted against retry_cnt; the one too many ends the QP with RETRY_EXC"
+        )
+    },
+    Row { terms: TWICE, ..row!("9.7.6.1", progress_reloads_the_retries, "Progress reloads the retry counter") },
+    Row {
+        terms: Terms { send: SendOptions { retry_count: 1, timeout: 4, ..USUAL }, ..Terms::USUAL },
+        ..row!(
+            "9.7.6.1.3",
+            silence_ends_the_queue_pair,
+            "Without an answer it is sent again; after retry_cnt timeouts of at least 4.096 us x 2^t and one more: RETRY_EXC"
+        )
+    },
+    row!(
+        "9.7.5.2.8",
+        an_rnr_nak_is_waited_for,
+        "RNR NAK: nothing is sent for at least the time of its code, then all from its PSN on again"
+    ),
+    Row {
+        terms: TWICE,
+        ..row!(
+            "9.7.5.2.8",
+            rnr_retries_are_counted,
+            "RNR NAKs are counted against rnr_retry, which any other ACK reloads; the one too many: RNR_RETRY_EXC"
+        )
+    },
+    row!("9.7.5.2.8", rnr_retries_without_end, "rnr_retry 7 is without limit"),
+    row!(
+        "9.7.5.2.4",
+        naks_that_end_the_queue_pair,
+        "NAK invalid request, remote access, remote operation: the message completes with that error, those before it are good, those behind it are flushed, signaled or not"
+    ),
+    row!(
+        "9.7.5.2, table 43",
+        reserved_syndromes_are_dropped,
+        "Reserved syndromes, and NAK codes that no reliable connection has, are dropped; credits are an ACK"
+    ),
+    row!(
+        "9.7.5.1.3",
+        an_answer_beyond_a_read_is_an_implied_nak,
+        "WRITE, READ, WRITE, then the last alone is acknowledged: the first is complete, the READ is sent again, and all behind it"
+    ),
+    row!(
+        "9.7.5.1.3",
+        an_unsolicited_ack_within_a_read,
+        "READ of 4 packets of which the last two are lost, then an ACK for the last PSN: it says nothing about the READ, whose rest is asked for again"
+    ),
+    row!(
+        "9.7.5.1.5",
+        a_lost_response_is_asked_for_from_there,
+        "A READ whose response lost a packet is asked for again from there: PSN, address and length move on"
+    ),
+    row!(
+        "9.7.5.1.5",
+        responses_out_of_place_are_dropped,
+        "READ responses that came already, or that nobody asked for, are dropped"
+    ),
+    row!(
+        "9.7.5.2.6",
+        responses_of_wrong_length,
+        "A READ response of wrong length ends the QP: BAD_RESP; nothing is written beyond the READ's memory"
+    ),
+    row!(
+        "10.8.3.3",
+        a_fence_waits_for_reads,
+        "A fenced message waits until the READs before it are complete; without a fence it does not"
+    ),
+    Row {
+        terms: Terms { send: SendOptions { max_reads: 2, ..USUAL }, ..Terms::USUAL },
+        ..row!("9.7.3", no_more_reads_than_the_peer_takes, "No more READs outstanding than the peer takes")
+    },
+    row!("9.6.1", answers_of_others_are_dropped, "An answer of another version, transport, source or P_Key is dropped"),
+];
+
+fn to(len: usize) -> Request {
+    Request::write(VA, RKEY, data(len))
+}
+
+/// Posts a message and hears it.
+fn sends(t: &mut Talk, id: u64, psn: u32, request: &Request) -> usize {
+    let at = t.post(id, request);
+    t.nic_all(t.cut(psn, request.clone()));
+    at
+}
+
+/// The peer answers a READ, from its `from`-th packet on.
+fn responds(t: &Talk, psn: u32, msn: u32, len: usize) -> Vec<Packet> {
+    respond(psn, msn, &data(len), t.terms.mtu)
+}
+
+fn messages_are_cut_at_the_mtu(t: &mut Talk) {
+    let mut psn = 0;
+    for (id, len) in [0, 1, 2, 3, 4, 5, 255, 256, 257, 511, 512, 513, 1500].into_iter().enumerate() {
+        for request in [to(len), Request::send(data(len))] {
+            sends(t, id as u64, psn, &request);
+            psn += request.psns(t.terms.mtu);
+            t.peer(acked(psn - 1, 2 * id as u32 + 1));
+            t.completes(id as u64);
+        }
+    }
+}
+
+fn every_path_mtu(t: &mut Talk) {
+    for mtu in [256, 512, 1024, 2048, 4096] {
+        t.apart(Terms { mtu, ..t.terms }, |t| {
+            sends(t, 1, 0, &to(2 * mtu + 3));
+            t.peer(acked(2, 1));
+            t.completes(1);
+            let at = sends(t, 2, 3, &Request::read(VA, RKEY, mtu + 1));
+            t.peer_all(responds(t, 3, 2, mtu + 1));
+            t.completes(2);
+            t.lands(at, mtu + 1);
+        });
+    }
+}
+
+fn immediate_and_solicited(t: &mut Talk) {
+    let mut psn = 0;
+    for len in [0, 3, 256, 600] {
+        for request in [
+            to(len),
+            Request::send(data(len)).solicited(),
+            to(len).imm([1, 2, 3, 4]).solicited(),
+            Request::send(data(len)).imm([4, 3, 2, 1]),
+        ] {
+            sends(t, 1, psn, &request);
+            psn += request.psns(t.terms.mtu);
+            t.peer(acked(psn - 1, 1));
+            t.completes(1);
+        }
+    }
+}
+
+fn a_read_takes_psns(t: &mut Talk) {
+    let mut psn = 0;
+    for (id, len) in [0, 1, 5, 256, 257, 512, 1000].into_iter().enumerate() {
+        let at = sends(t, id as u64, psn, &Request::read(VA, RKEY, len));
+        let response = responds(t, psn, id as u32 + 1, len);
+        psn += response.len() as u32;
+        t.peer_all(response);
+        t.completes(id as u64);
+        t.lands(at, len);
+        t.check_memory();
+    }
+    sends(t, 9, psn, &to(1));
+    t.peer(acked(psn, 9));
+    t.completes(9);
+}
+
+fn an_ack_completes_all_before_it(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    sends(t, 2, 1, &to(600));
+    sends(t, 3, 4, &Request::send(data(300)));
+    t.peer(acked(2, 1));
+    t.completes(1);
+    t.pass(300);
+    assert_eq!(t.cq.poll().next(), None, "the second is not acknowledged as a whole");
+    t.peer(acked(5, 3));
+    t.completes(2);
+    t.completes(3);
+}
+
+fn stale_and_wild_acks_are_dropped(t: &mut Talk) {
+    let before = [acked(0, 1), acked(0xff_ffff, 0), acked(0x80_0000, 0), acked(0x7f_ffff, 0)];
+    t.counts(counter::RX_STALE_RESPONSE, before.len() as u64);
+    t.peer_all(before);
+    sends(t, 1, 0, &to(10));
+    t.peer(acked(1, 1));
+    t.peer(acked(0xff_ffff, 0));
+    t.peer(ack(1, syndrome::REMOTE_ACCESS, 0));
+    t.peer(ack(0xff_ffff, syndrome::SEQUENCE, 0));
+    t.counts(counter::RX_STALE_RESPONSE, 4);
+    t.pass(300);
+    assert_eq!(t.cq.poll().next(), None, "it is not acknowledged");
+    t.peer(acked(0, 1));
+    t.completes(1);
+    t.peer(acked(0, 1));
+    t.counts(counter::RX_STALE_RESPONSE, 1);
+}
+
+fn nak_sequence_goes_back(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    sends(t, 2, 1, &to(600));
+    sends(t, 3, 4, &Request::send(data(5)));
+    t.peer(ack(2, syndrome::SEQUENCE, 1));
+    t.completes(1);
+    let second = t.cut(1, to(600));
+    t.nic_all(second[1..].to_vec());
+    t.nic_all(t.cut(4, Request::send(data(5))));
+    t.peer(acked(4, 3));
+    t.completes(2);
+    t.completes(3);
+}
+
+fn sixty_four_packets_with_losses(t: &mut Talk) {
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    let len = 64 * 256 - 3;
+    let mut peer = Responder::new(0, t.terms.mtu, VA, RKEY, len);
+    t.post(1, &to(len));
+    let (mut heard, mut answered, mut done) = (0, 0, Vec::new());
+    for _ in 0..20_000 {
+        t.solo.relax();
+        while let Some((_, p)) = t.peer.take() {
+            let p = Packet { psn: p.psn.wrapping_sub(t.terms.psn) & 0xff_ffff, qpn: 0, ..p };
+            heard += 1;
+            let answers = if rng.random_ratio(1, 12) { Vec::new() } else { peer.hear(&p) };
+            for answer in answers {
+                if !rng.random_ratio(1, 6) {
+                    answered += 1;
+                    t.peer(answer);
+                }
+            }
+        }
+        done.extend(t.cq.poll().map(|c| (c.wr_id, c.status)));
+        if !done.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(done, [(1, Ok(()))]);
+    assert!(heard > 70 && answered > 0, "{heard} heard, {answered} answered");
+    assert!(peer.memory == data(len), "what has landed at the peer");
+    t.any_sequence();
+}
+
+fn retries_are_counted(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    for _ in 0..2 {
+        t.peer(ack(0, syndrome::SEQUENCE, 0));
+        t.nic(t.only(0, to(10)));
+    }
+    t.peer(ack(0, syndrome::SEQUENCE, 0));
+    t.fails(1, wc::RETRY_EXC);
+}
+
+fn progress_reloads_the_retries(t: &mut Talk) {
+    for id in 0..3 {
+        sends(t, id, id as u32, &to(10));
+        for _ in 0..2 {
+            t.peer(ack(id as u32, syndrome::SEQUENCE, 0));
+            t.nic(t.only(id as u32, to(10)));
+        }
+        t.peer(acked(id as u32, id as u32 + 1));
+        t.completes(id);
+    }
+}
+
+fn silence_ends_the_queue_pair(t: &mut Talk) {
+    let from = t.cycle();
+    sends(t, 1, 0, &to(10));
+    t.fails(1, wc::RETRY_EXC);
+    let took = t.cycle() - from;
+    // Two timeouts of 4.096 us x 2^4, each of which may take four times as long (C9-142).
+    let timeout = 66 * US;
+    assert!(took >= 2 * timeout && took <= 2 * 4 * timeout + 100 * US, "{took} cycles");
+    while let Some((_, p)) = t.peer.take() {
+        assert_eq!(Packet { psn: 0, qpn: 0, ..p }, t.only(0, to(10)), "only the same again");
+    }
+}
+
+fn an_rnr_nak_is_waited_for(t: &mut Talk) {
+    const TENTHS: [u64; 14] = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96];
+    sends(t, 1, 0, &to(10));
+    for (code, tenths) in TENTHS.into_iter().enumerate().skip(1) {
+        t.peer(ack(0, syndrome::RNR | code as u8, 0));
+        let from = t.cycle();
+        t.nic(t.only(0, to(10)));
+        let (took, timer) = (t.cycle() - from, tenths * 10 * US);
+        assert!(took >= timer && took < timer + timer / 4 + 20 * US, "code {code}: {took} cycles for {timer}");
+    }
+    t.peer(acked(0, 1));
+    t.completes(1);
+}
+
+fn rnr_retries_are_counted(t: &mut Talk) {
+    let rnr = |psn| ack(psn, syndrome::RNR | 1, 0);
+    for id in 0..2 {
+        sends(t, id, id as u32, &to(10));
+        for _ in 0..2 {
+            t.peer(rnr(id as u32));
+            t.nic(t.only(id as u32, to(10)));
+        }
+        if id == 0 {
+            t.peer(acked(0, 1));
+            t.completes(0);
+        }
+    }
+    t.peer(rnr(1));
+    t.fails(1, wc::RNR_RETRY_EXC);
+}
+
+fn rnr_retries_without_end(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    for _ in 0..20 {
+        t.peer(ack(0, syndrome::RNR | 1, 0));
+        t.nic(t.only(0, to(10)));
+    }
+    t.peer(acked(0, 1));
+    t.completes(1);
+}
+
+fn naks_that_end_the_queue_pair(t: &mut Talk) {
+    let naks = [
+        (syndrome::INVALID_REQUEST, wc::REM_INV_REQ),
+        (syndrome::REMOTE_ACCESS, wc::REM_ACCESS),
+        (syndrome::REMOTE_OPERATION, wc::REM_OP),
+    ];
+    for (nak, status) in naks {
+        t.apart(t.terms, |t| {
+            sends(t, 1, 0, &to(10));
+            // An error is told of even if nothing was asked to be.
+            t.post_with(2, &to(600), Flags::empty());
+            t.nic_all(t.cut(1, to(600)));
+            t.post_with(3, &Request::send(data(5)), Flags::empty());
+            t.nic(t.only(4, Request::send(data(5))));
+            sends(t, 4, 5, &Request::send(data(6)));
+            t.peer(ack(2, nak, 1));
+            t.completes(1);
+            t.fails(2, status);
+            t.fails(3, wc::WR_FLUSH);
+            t.fails(4, wc::WR_FLUSH);
+        });
+    }
+    // Of a READ: at its first PSN, or where it stopped.
+    for at in [0, 1] {
+        t.apart(t.terms, |t| {
+            let place = sends(t, 1, 0, &Request::read(VA, RKEY, 600));
+            if at == 1 {
+                t.peer(responds(t, 0, 1, 600).remove(0));
+                t.lands(place, 256);
+            }
+            t.peer(ack(at, syndrome::REMOTE_ACCESS, 0));
+            t.fails(1, wc::REM_ACCESS);
+        });
+    }
+}
+
+fn reserved_syndromes_are_dropped(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    let reserved: Vec<u8> = (0x40..0x60).chain(0x64..=0xff).collect();
+    t.counts(counter::RX_STALE_RESPONSE, reserved.len() as u64);
+    t.peer_all(reserved.iter().map(|s| ack(0, *s, 1)));
+    assert_eq!(t.cq.poll().next(), None);
+    t.peer(acked(0, 1));
+    t.completes(1);
+    for credits in 0..32 {
+        sends(t, 2, 1 + credits, &to(4));
+        t.peer(ack(1 + credits, credits as u8, 2 + credits));
+        t.completes(2);
+    }
+}
+
+fn an_answer_beyond_a_read_is_an_implied_nak(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    let read = Request::read(VA, RKEY, 20);
+    let at = sends(t, 2, 1, &read);
+    sends(t, 3, 2, &to(30));
+    t.peer(acked(2, 3));
+    t.completes(1);
+    t.nic(t.only(1, read));
+    t.nic(t.only(2, to(30)));
+    t.peer_all(responds(t, 1, 2, 20));
+    t.completes(2);
+    t.lands(at, 20);
+    t.check_memory();
+    t.peer(acked(2, 3));
+    t.completes(3);
+}
+
+fn an_unsolicited_ack_within_a_read(t: &mut Talk) {
+    let at = sends(t, 1, 0, &Request::read(VA, RKEY, 1000));
+    let response = responds(t, 0, 1, 1000);
+    t.peer_all(response[..2].to_vec());
+    t.peer(acked(3, 1));
+    t.counts(counter::RX_STALE_RESPONSE, 1);
+    t.nic(t.only(2, Request::read(VA + 512, RKEY, 1000 - 512)));
+    assert_eq!(t.cq.poll().next(), None, "it is not complete");
+    t.peer_all(respond(2, 1, &data(1000)[512..], 256));
+    t.completes(1);
+    t.lands(at, 1000);
+}
+
+fn a_lost_response_is_asked_for_from_there(t: &mut Talk) {
+    let at = sends(t, 1, 0, &Request::read(VA, RKEY, 1200));
+    let response = responds(t, 0, 1, 1200);
+    t.peer(response[0].clone());
+    t.peer(response[2].clone());
+    t.nic(t.only(1, Request::read(VA + 256, RKEY, 1200 - 256)));
+    let rest = respond(1, 1, &data(1200)[256..], 256);
+    t.peer_all(rest[..2].to_vec());
+    // Nothing more: the timer asks.
+    t.nic(t.only(3, Request::read(VA + 768, RKEY, 1200 - 768)));
+    t.peer_all(respond(3, 1, &data(1200)[768..], 256));
+    t.completes(1);
+    t.lands(at, 1200);
+}
+
+fn responses_out_of_place_are_dropped(t: &mut Talk) {
+    t.peer_all(responds(t, 0, 1, 600));
+    t.counts(counter::RX_STALE_RESPONSE, 3);
+    let at = sends(t, 1, 0, &Request::read(VA, RKEY, 600));
+    let response = responds(t, 0, 1, 600);
+    let wrong = |p: &Packet| Packet { payload: vec![0xee; p.payload.len()], ..p.clone() };
+    t.peer(response[0].clone());
+    t.peer(wrong(&response[0]));
+    t.peer(response[1].clone());
+    t.peer(wrong(&response[0]));
+    t.peer(wrong(&response[1]));
+    t.counts(counter::RX_STALE_RESPONSE, 3);
+    t.peer(response[2].clone());
+    t.completes(1);
+    t.peer(wrong(&response[2]));
+    t.counts(counter::RX_STALE_RESPONSE, 1);
+    t.lands(at, 600);
+}
+
+fn responses_of_wrong_length(t: &mut Talk) {
+    let sound = responds(t, 0, 1, 600);
+    let payload = |i: usize, len: usize| Packet { payload: vec![0xee; len], ..sound[i].clone() };
+    let only = Packet { opcode: op::RESPONSE_ONLY, ..sound[0].clone() };
+    let cases = [
+        ("FIRST below the MTU", 0, payload(0, 252)),
+        ("FIRST over the MTU", 0, payload(0, 260)),
+        ("ONLY for a longer READ", 0, only),
+        ("MIDDLE below the MTU", 1, payload(1, 252)),
+        ("MIDDLE with pad", 1, payload(1, 255)),
+        ("LAST too soon", 1, Packet { opcode: op::RESPONSE_LAST, aeth: sound[0].aeth, ..sound[1].clone() }),
+        ("LAST too short", 2, payload(2, 87)),
+        ("LAST too long", 2, payload(2, 89)),
+        ("LAST of the MTU", 2, payload(2, 256)),
+        ("LAST of nothing", 2, payload(2, 0)),
+        ("MIDDLE as the last", 2, Packet { opcode: op::RESPONSE_MIDDLE, aeth: None, ..payload(2, 256) }),
+    ];
+    for (what, before, wrong) in cases {
+        let _case = Case(what);
+        t.apart(t.terms, |t| {
+            let at = sends(t, 1, 0, &Request::read(VA, RKEY, 600));
+            t.peer_all(sound[..before].to_vec());
+            t.lands(at, 256 * before);
+            t.peer(wrong);
+            t.fails(1, wc::BAD_RESP);
+        });
+    }
+}
+
+fn a_fence_waits_for_reads(t: &mut Talk) {
+    let at = sends(t, 1, 0, &Request::read(VA, RKEY, 20));
+    sends(t, 2, 1, &to(5));
+    t.post_with(3, &Request::send(data(6)), Flags::SIGNALED | Flags::FENCE);
+    t.silence_for(4 * US);
+    t.peer_all(responds(t, 0, 1, 20));
+    t.completes(1);
+    t.lands(at, 20);
+    t.nic(t.only(2, Request::send(data(6))));
+    t.peer(acked(2, 3));
+    t.completes(2);
+    t.completes(3);
+}
+
+fn no_more_reads_than_the_peer_takes(t: &mut Talk) {
+    let read = Request::read(VA, RKEY, 20);
+    let mut at = Vec::new();
+    for id in 0..4 {
+        at.push(t.post(id, &read));
+    }
+    for psn in 0..2 {
+        t.nic(t.only(psn, read.clone()));
+    }
+    t.silence_for(4 * US);
+    for psn in 0..4 {
+        t.peer_all(responds(t, psn, psn + 1, 20));
+        t.completes(psn.into());
+        t.lands(at[psn as usize], 20);
+        if psn < 2 {
+            t.nic(t.only(psn + 2, read.clone()));
+        }
+    }
+}
+
+fn answers_of_others_are_dropped(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    t.peer(Packet { version: 1, ..acked(0, 1) });
+    t.counts(counter::RX_OPCODE, 1);
+    t.peer(Packet { pkey: 0x7ffe, ..acked(0, 1) });
+    t.counts(counter::RX_PKEY, 1);
+    let right = t.peer.envelope;
+    t.peer.envelope.ips[0] = "10.0.0.77".parse().expect("an address");
+    t.peer(acked(0, 1));
+    t.counts(counter::RX_QP_PEER, 1);
+    t.peer.envelope = right;
+    assert_eq!(t.cq.poll().next(), None, "it is not acknowledged");
+    t.peer(acked(0, 1));
+    t.completes(1);
+}
