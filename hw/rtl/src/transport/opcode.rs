@@ -49,13 +49,6 @@ pub fn kind_of(opcode: Bits<8>) -> Kind {
     }
 }
 
-/// Needs a receive WQE, on any transport: SEND, or immediate data.
-#[hdl_fn]
-pub fn takes_wqe(opcode: Bits<8>) -> Bit {
-    let low = opcode.get_bits::<5>(0);
-    low <= op::SEND_ONLY_IMM || low == op::WRITE_LAST_IMM || low == op::WRITE_ONLY_IMM
-}
-
 /// Responses go to the completer, all else to the responder.
 #[hdl_fn]
 pub fn is_response(opcode: Bits<8>) -> Bit {

@@ -1,12 +1,13 @@
 //! Decides what a received request does: the responder's half of the protocol, one packet at a time.
 //!
 //! ```text
-//! cycle   0 Idle            1 Fetch        2 Row           3 Queue (SEND, immediate)    4 Act
-//!         take meta,        read WQE       row, view:      WQE: where its SGEs end      decide, write row,
-//!         read row, view                   check all                                    op (one per SGE stretch)
+//! cycle   0 Idle            1 Fetch        2 Row           3 Judge                      4 Act
+//!         take meta,        read WQE       row, view:      verdict;                     decide, write row,
+//!         read row, view                   compare all     WQE: where its SGEs end      op (one per SGE stretch)
 //! ```
-//! So a SEND takes 5 cycles, a WRITE or READ 4, and a further SGE stretch 2 more. A WRITE or READ that is announced (`soon`)
-//! in the cycle before it comes, while the engine is idle, has its rows read then, and leaves out `Fetch`. Nothing of the QP is in flight when
+//! So a packet takes 5 cycles, and a further SGE stretch 2 more. A WRITE or READ that is announced (`soon`)
+//! in the cycle before it comes, while the engine is idle, has its rows read then, and leaves out `Fetch`. If another one
+//! comes, its rows are read when that is seen. Nothing of the QP is in flight when
 //! the next packet begins: rows need no forwarding.
 //!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
@@ -18,7 +19,7 @@
 
 use super::opcode::*;
 use super::responder_rules::*;
-use super::sge::{SgeMap, sge_map, sge_step};
+use super::sge::{select, sge_map};
 use crate::{
     msg::*,
     stream::{BadRow, GuardedTable, Sink, Source, TablePort},
@@ -77,16 +78,26 @@ pub struct Responder {
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
-    /// The table bus has asked: it goes first.
-    row_due: Reg<Bit>,
     /// The rows of `early_qpn` are being read.
     early: Reg<Bit>,
     early_qpn: DFF<Bits<24>>,
+    /// They were read for the packet at hand, and it is another QP's.
+    guessed: Reg<Bit>,
+    differs: DFF<Bit>,
+    /// The WQE is read, if one is needed: in `Fetch`, or in `Row` if it comes straight.
+    asks: Reg<Bit>,
+    straight: Reg<Bit>,
+    /// In `Fetch`: rows and queue are read anew for the packet at hand.
+    anew: Reg<Bit>,
+    /// `Idle` for packets; for the table bus, which goes first if it has asked; `Act`.
+    open: Reg<Bit>,
+    bus: Reg<Bit>,
+    acting: Reg<Bit>,
     m: DFF<RxMeta>,
     kind: DFF<Kind>,
     facts: DFF<Facts>,
-    check: DFF<Check>,
-    map: DFF<SgeMap>,
+    found: DFF<Found>,
+    verdict: DFF<Verdict>,
     /// What the receive queue says, true of a packet that takes no WQE: one is posted; it holds the message.
     posted: DFF<Bit>,
     fits: DFF<Bit>,
@@ -94,20 +105,29 @@ pub struct Responder {
     absent: DFF<Bit>,
     /// The packet ends within the first SGEs.
     within: DFF<Bits<3>>,
-    /// Walk over the SGEs: offset in the message, bytes wanted, place in the receive buffer.
+    /// It has bytes for SGEs.
+    walks: DFF<Bit>,
+    /// Walk over the SGEs: where the first three end in the message, whether the second and third have bytes; the one at
+    /// hand, and whether the packet begins in it; the packet's offset in the message, bytes wanted, place in the receive buffer.
+    ends: [DFF<Bits<32>>; 3],
+    filled: [DFF<Bit>; 2],
+    entry: DFF<Bits<2>>,
+    first: DFF<Bit>,
     at: DFF<Bits<32>>,
     want: DFF<Bits<14>>,
     place: DFF<BufAddr>,
     /// Search for the resource of a repeated READ.
     slot: DFF<Bits<4>>,
     slots_left: DFF<Bits<5>>,
-    gap: DFF<Bits<37>>,
-    /// It is still to be done.
+    likeness: DFF<Likeness>,
+    is_rest: DFF<Bit>,
+    /// It is still to be done; it was successful.
     unsought: DFF<Bit>,
-    found: DFF<Bit>,
+    sought: DFF<Bit>,
 
     attributes: GuardedTable<Attributes>,
     progress: GuardedTable<Progress>,
+    messages: GuardedTable<Message>,
     /// In LUTs, for it is there a cycle after its read, for the read of the WQE.
     consumers: Ram<Bits<16>, 12>,
     consumer: DFF<Bits<16>>,
@@ -117,8 +137,6 @@ pub struct Responder {
     consume_valid: Reg<Bit>,
     consume_q: DFF<QueueIndex>,
     res_we_q: Reg<Bit>,
-    res_addr_q: DFF<Bits<24>>,
-    res_q: DFF<ReadResource>,
     rvalid: Reg<Bit>,
     rdata: DFF<Bits<512>>,
     count_q: Reg<Bits<64>>,
@@ -130,13 +148,12 @@ enum State {
     Idle,
     Fetch,
     Row,
-    Queue,
+    Judge,
     Act,
-    Wait,
     Search,
-    Look,
     Gap,
     Match,
+    Next,
     ReadRow,
     ReadWait,
 }
@@ -175,28 +192,42 @@ impl Responder {
             bad: Default::default(),
             count: Default::default(),
             state: Default::default(),
-            row_due: Default::default(),
             early: Default::default(),
             early_qpn: Default::default(),
+            guessed: Default::default(),
+            differs: Default::default(),
+            asks: Default::default(),
+            straight: Default::default(),
+            anew: Default::default(),
+            open: Reg::with_reset(true),
+            bus: Default::default(),
+            acting: Default::default(),
             m: Default::default(),
             kind: Default::default(),
             facts: Default::default(),
-            check: Default::default(),
-            map: Default::default(),
+            found: Default::default(),
+            verdict: Default::default(),
             posted: Default::default(),
             fits: Default::default(),
             absent: Default::default(),
             within: Default::default(),
+            walks: Default::default(),
+            ends: Default::default(),
+            filled: Default::default(),
+            entry: Default::default(),
+            first: Default::default(),
             at: Default::default(),
             want: Default::default(),
             place: Default::default(),
             slot: Default::default(),
             slots_left: Default::default(),
-            gap: Default::default(),
+            likeness: Default::default(),
+            is_rest: Default::default(),
             unsought: Default::default(),
-            found: Default::default(),
+            sought: Default::default(),
             attributes: GuardedTable::new(qps, "block"),
             progress: GuardedTable::new(qps, "block"),
+            messages: GuardedTable::new(qps, "block"),
             consumers: Ram::default().rows(qps).style("distributed").at_once(),
             consumer: Default::default(),
             op_valid: Default::default(),
@@ -204,8 +235,6 @@ impl Responder {
             consume_valid: Default::default(),
             consume_q: Default::default(),
             res_we_q: Default::default(),
-            res_addr_q: Default::default(),
-            res_q: Default::default(),
             rvalid: Default::default(),
             rdata: Default::default(),
             count_q: Default::default(),
@@ -217,57 +246,82 @@ impl Responder {
 impl Logic for Responder {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, row_due, early, op_valid, consume_valid, res_we_q, rvalid, count_q);
-        dff_setup!(
-            self, clock, m, kind, facts, check, map, posted, absent, fits, within, at, want, place, slot, slots_left,
-            gap
+        regs!(
+            self,
+            clock,
+            rst,
+            state,
+            early,
+            guessed,
+            asks,
+            straight,
+            anew,
+            open,
+            bus,
+            acting,
+            op_valid,
+            consume_valid,
+            res_we_q,
+            rvalid
         );
-        dff_setup!(self, clock, unsought, found, consumer, early_qpn, op_q, consume_q, res_addr_q, res_q, rdata);
-        clock!(self, clock, attributes, progress, consumers);
+        regs!(self, clock, rst, count_q);
+        dff_setup!(
+            self, clock, m, kind, facts, found, verdict, posted, absent, fits, within, ends, filled, entry, first
+        );
+        dff_setup!(self, clock, at, want, place, slot, slots_left, likeness, is_rest, unsought, sought, walks, differs);
+        dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, rdata);
+        clock!(self, clock, attributes, progress, messages, consumers);
 
         let state = self.state.q.val();
         let m = self.m.q.val();
         let kind = self.kind.q.val();
-        let check = self.check.q.val();
+        let found = self.found.q.val();
+        let verdict = self.verdict.q.val();
         let attributes = self.attributes.rdata.val();
         let progress = self.progress.rdata.val();
+        let message = self.messages.rdata.val();
         let consumer = self.consumer.q.val();
         let view = self.view.val();
         let qp = m.qpn.get_bits::<12>(0);
-        let idle = state == State::Idle;
 
         // The table bus goes first. Raw frames are those of QP 0, whatever lies where the BTH would be.
         let table = self.table.req.val();
-        let row_due = self.row_due.q.val();
-        self.row_due.d.next = self.table.valid.val();
-        let table_now = idle && row_due && self.table.valid.val();
-        let take = idle && !row_due && self.meta.valid.val();
+        let bus = self.bus.q.val();
+        let table_now = bus && self.table.valid.val();
+        let open = self.open.q.val();
+        let take = open && self.meta.valid.val();
         let incoming = self.meta.data.val();
         let qpn: Bits<24> = if incoming.raw { 0.into() } else { incoming.qpn };
 
-        // Rows may be read a cycle ahead, but no WQE.
-        let ahead = idle && !row_due && self.soon_valid.val() && !self.meta.valid.val();
+        // Rows may be read a cycle ahead.
+        let early = self.early.q.val();
+        let anew = self.anew.q.val();
+        let ahead = open && self.soon_valid.val() && !self.meta.valid.val();
         self.early.d.next = ahead;
-        self.early_qpn.d.next = self.soon.val();
-        let here = self.early.q.val()
-            && self.early_qpn.q.val() == incoming.qpn
-            && !incoming.raw
-            && !takes_wqe(incoming.opcode);
-        let reads_row = (take && !here) || ahead;
-        let who = if self.meta.valid.val() { qpn } else { self.soon.val() };
+        if open && !self.meta.valid.val() {
+            self.early_qpn.d.next = self.soon.val();
+        }
+        self.differs.d.next = self.early_qpn.q.val() != m.qpn;
+        let reads_row = (take && !early) || ahead || anew;
+        let who = if anew {
+            m.qpn
+        } else if self.meta.valid.val() {
+            qpn
+        } else {
+            self.soon.val()
+        };
 
         // Ports.
-        let waits = state == State::Wait;
-        self.meta.ready.next = idle && !row_due;
-        self.table.ready.next = idle && row_due;
+        self.meta.ready.next = open;
+        self.table.ready.next = bus;
         self.table.rdata.next = self.rdata.q.val();
         self.table.rvalid.next = self.rvalid.q.val();
         self.rvalid.d.next = false;
-        self.view_re.next = reads_row || waits;
-        self.view_addr.next = if waits { qp } else { who.get_bits::<12>(0) };
+        self.view_re.next = reads_row;
+        self.view_addr.next = who.get_bits::<12>(0);
         self.reads_re.next = reads_row;
         self.reads_addr.next = who.get_bits::<12>(0);
-        self.rq_re.next = (state == State::Fetch && (kind.send || kind.imm)) || waits;
+        self.rq_re.next = self.asks.q.val() && (kind.send || kind.imm);
         self.rq_queue.next = qp;
         self.rq_index.next = consumer;
         self.op.data.next = self.op_q.q.val();
@@ -275,8 +329,10 @@ impl Logic for Responder {
         self.consume.data.next = self.consume_q.q.val();
         self.consume.valid.next = self.consume_valid.q.val();
         self.res_we.next = self.res_we_q.q.val();
-        self.res_addr.next = self.res_addr_q.q.val();
-        self.res.next = self.res_q.q.val();
+        // The cycle after the op was made: packet and op are still here.
+        let made = self.op_q.q.val();
+        self.res_addr.next = cat!(24; made.qpn.cast::<20>(), made.reply.slot);
+        self.res.next = ReadResource { psn: m.psn, msn: made.reply.msn, va: m.va, rkey: m.rkey, length: m.dma_len };
         self.seek.next = state == State::Search;
         self.seek_at.next = cat!(24; qp.cast::<20>(), self.slot.q.val());
         if self.op.ready.val() {
@@ -287,12 +343,14 @@ impl Logic for Responder {
         }
 
         // Tables: read by a packet or the table bus, written by either.
-        let row = if row_due { table.index } else { who };
+        let row = if bus { table.index } else { who };
         let read_row = reads_row || (table_now && !table.write);
         self.attributes.re.next = read_row;
         self.attributes.raddr.next = row;
         self.progress.re.next = read_row;
         self.progress.raddr.next = row;
+        self.messages.re.next = read_row;
+        self.messages.raddr.next = row;
         self.consumers.re.next = true;
         self.consumers.raddr.next = row.get_bits::<12>(0);
         if read_row {
@@ -301,15 +359,23 @@ impl Logic for Responder {
         let load = table_now && table.write && loads(table.row);
         self.progress.flip.next = self.flip.val();
         self.attributes.flip.next = self.flip.val();
-        self.bad.next = if self.progress.bad.val().valid { self.progress.bad.val() } else { self.attributes.bad.val() };
+        self.messages.flip.next = self.flip.val();
+        // All three are read together.
+        let bad = self.progress.bad.val();
+        self.bad.next = BadRow {
+            valid: bad.valid || self.messages.bad.val().valid || self.attributes.bad.val().valid,
+            row: bad.row,
+        };
         self.attributes.we.next = table_now && table.write;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = attributes_of(table.row);
 
-        // ---- What Row and Queue find. What they look at stays until the next packet's rows are read, so nothing says when.
+        // ---- What Row and Judge find. What they look at stays until the next packet's rows are read, so nothing says when.
         let needs_wqe = kind.send || (kind.imm && kind.write);
         let facts = self.facts.q.val();
-        self.check.d.next = verify(m, facts, kind, attributes, progress, view, self.reads.val());
+        self.found.d.next = find(m, facts, kind, attributes, progress, message, view, self.reads.val());
+        let verdict_now = judge(found, kind, m.raw, progress.message == SENDING);
+        self.verdict.d.next = verdict_now;
         let ahead_posted = self.rq_view.val().posted - consumer;
         let ahead_fetched = self.rq_view.val().fetched - consumer;
         // A full ring of 32,768 is just within reach; less than none is posted after a fetch that failed.
@@ -317,49 +383,68 @@ impl Logic for Responder {
         self.posted.d.next = !needs_wqe || some_posted;
         let on_chip = ahead_fetched.any() && !ahead_fetched.get_bit(15);
         self.absent.d.next = kind.send && some_posted && !on_chip;
-        let entries = sge_map(self.rq_block.val());
-        let reach = check.done.cast::<34>();
-        self.map.d.next = entries;
-        self.within.d.next = cat!(3; reach <= entries.end2, reach <= entries.end1, reach <= entries.end0);
-        self.fits.d.next = !kind.send || reach <= entries.total;
-        self.gap.d.next = psns_to_bytes(m.psn - self.saved.val().psn, attributes.mtu);
+        let sges = self.rq_block.val();
+        let entries = sge_map(sges);
+        let at = self.at.q.val();
+        let (start, reach) = (at.cast::<34>(), found.done.cast::<34>());
+        self.walks.d.next = facts.some && kind.send;
+        self.ends[0].d.next = entries.end0.get_bits::<32>(0);
+        self.ends[1].d.next = entries.end1.get_bits::<32>(0);
+        self.ends[2].d.next = entries.end2.get_bits::<32>(0);
+        self.filled[0].d.next = sges.get_bits::<32>(224).any();
+        self.filled[1].d.next = sges.get_bits::<32>(352).any();
+        self.within.d.next =
+            cat!(3; !less(entries.end2, reach), !less(entries.end1, reach), !less(entries.end0, reach));
+        self.fits.d.next = !kind.send || !less(entries.total, reach);
+        let (in0, in1, in2) = (less(start, entries.end0), less(start, entries.end1), less(start, entries.end2));
+        self.likeness.d.next = compare(m, self.saved.val(), attributes.mtu);
+        self.is_rest.d.next = is_rest(self.likeness.q.val());
 
         // ---- What Act does, from registers. The verdicts exclude each other.
         let (posted, fits) = (self.posted.q.val(), self.fits.q.val());
-        let duplicate = check.duplicate;
-        let executes = check.right && posted && fits;
-        let not_ready = (check.right || check.unfit) && !posted;
-        let ends = check.wrong || (check.unfit && posted) || (check.right && posted && !fits);
-        let raw = check.raw && posted && fits;
-        // The stretch of memory at hand: a packet over several SGEs is several steps.
-        let (at, want, within) = (self.at.q.val(), self.want.q.val(), self.within.q.val());
-        let map = self.map.q.val();
-        let stretch = sge_step(map, at, want);
-        let offset = at.cast::<34>();
-        let stretch_last = if offset < map.end0 {
-            within.get_bit(0)
-        } else if offset < map.end1 {
-            within.get_bit(1)
-        } else {
-            within.get_bit(2) || offset >= map.end2
-        };
-        let room = stretch.end.get_bits::<14>(0) - at.get_bits::<14>(0);
+        let duplicate = verdict.duplicate;
+        let right = verdict.right;
+        let executes = right && posted && fits;
+        let not_ready = (right || verdict.unfit) && !posted;
+        let ends = verdict.wrong || (verdict.unfit && posted) || (right && posted && !fits);
+        let raw = verdict.raw && posted && fits;
+        // The stretch of memory at hand: a packet over several SGEs is several steps, all but the first from the begin of an entry.
+        let (want, within) = (self.want.q.val(), self.within.q.val());
+        let (entry, first) = (self.entry.q.val(), self.first.q.val());
+        let end = select::<32>(entry, self.ends[0].q.val(), self.ends[1].q.val(), self.ends[2].q.val(), 0.into());
+        let begin = select::<32>(entry, 0.into(), self.ends[0].q.val(), self.ends[1].q.val(), self.ends[2].q.val());
+        let skipped: Bits<32> = if first { at - begin } else { 0.into() };
+        let base = select::<64>(
+            entry,
+            sges.get_bits::<64>(0),
+            sges.get_bits::<64>(128),
+            sges.get_bits::<64>(256),
+            sges.get_bits::<64>(384),
+        );
+        let key = select::<32>(
+            entry,
+            sges.get_bits::<32>(64),
+            sges.get_bits::<32>(192),
+            sges.get_bits::<32>(320),
+            sges.get_bits::<32>(448),
+        );
+        let stretch_last = entry == 3 || within.get_bit(entry.index());
+        let from = if first { at } else { begin };
+        let room = end.get_bits::<14>(0) - from.get_bits::<14>(0);
         let stretch_len = if stretch_last { want } else { room };
-        let last = stretch_last || !(facts.some && kind.send && (executes || raw));
-        // A repeated READ is looked up first.
-        let look_up = duplicate && self.unsought.q.val();
+        let last = stretch_last || !(self.walks.q.val() && (right || verdict.raw) && posted && fits);
         // Only a packet that would be executed waits for its WQE, and only while its QP may receive.
-        let fetching = (check.right || check.raw) && self.absent.q.val();
-        let act = state == State::Act && !self.op_valid.q.val();
-        let acts = act && !look_up && !fetching;
+        let fetching = verdict.wants && self.absent.q.val();
+        let act = self.acting.q.val() && !self.op_valid.q.val();
+        let acts = act && !fetching;
         let final_act = acts && last;
-        let in_use = progress.message == SENDING;
-        let takes = (executes && needs_wqe && kind.closes) || raw;
-        let fails_wqe = ends && (in_use || check.right);
+        let fails_wqe = verdict.spoils || (verdict.spoils_posted && posted) || (right && posted && !fits);
+        let done = stretch_last || !self.walks.q.val();
+        let takes = verdict.takes && posted && fits && done;
 
         let mut new_progress = progress;
         if executes {
-            new_progress.psn = progress.psn + check.packets;
+            new_progress.psn = progress.psn + found.packets;
             new_progress.nak_sent = false;
         } else {
             new_progress.nak_sent = true;
@@ -372,10 +457,6 @@ impl Logic for Responder {
             } else {
                 WRITING.to_bits()
             };
-            new_progress.left = check.left;
-            new_progress.done = check.done.get_bits::<32>(0);
-            new_progress.va = check.va + m.payload.cast::<64>();
-            new_progress.rkey = check.rkey;
         }
         if executes && kind.closes {
             new_progress.msn = progress.msn + 1;
@@ -390,8 +471,9 @@ impl Logic for Responder {
             new_progress.halted = true;
         }
         let msn = new_progress.msn;
-        let write_progress = load || final_act && (executes || check.future || ends || not_ready);
-        let write_consumer = final_act && (takes || fails_wqe);
+        let write_progress = load
+            || acts && (verdict.future || verdict.wrong || verdict.unfit || (right && (done || !(posted && fits))));
+        let write_consumer = acts && (takes || fails_wqe);
         let consumer_next = consumer + 1;
 
         let mut count: Bits<64> = 0.into();
@@ -399,12 +481,12 @@ impl Logic for Responder {
         count = count.replace_bit(counter::RX_RAW, final_act && raw);
         count = count.replace_bit(counter::RX_RAW_DROPPED, acts && m.raw && !raw);
         count = count.replace_bit(counter::RX_CNP, acts && kind.cnp);
-        count = count.replace_bit(counter::RX_QP_STATE, acts && known && !check.receives);
-        let heard = acts && known && check.receives;
-        count = count.replace_bit(counter::RX_QP_TYPE, heard && !check.kind);
-        count = count.replace_bit(counter::RX_QP_PEER, heard && check.kind && !check.peer);
-        count = count.replace_bit(counter::RX_PKEY, heard && check.kind && check.peer && !check.pkey);
-        count = count.replace_bit(counter::RX_OUT_OF_SEQUENCE, acts && check.future);
+        count = count.replace_bit(counter::RX_QP_STATE, acts && known && !found.receives);
+        let heard = acts && known && found.receives;
+        count = count.replace_bit(counter::RX_QP_TYPE, heard && !found.kind);
+        count = count.replace_bit(counter::RX_QP_PEER, heard && found.kind && !found.peer);
+        count = count.replace_bit(counter::RX_PKEY, heard && found.kind && found.peer && !found.pkey);
+        count = count.replace_bit(counter::RX_OUT_OF_SEQUENCE, acts && verdict.future);
         count = count.replace_bit(counter::RX_DUPLICATE, acts && duplicate);
         count = count.replace_bit(counter::RX_INVALID_REQUEST, acts && ends);
         count = count.replace_bit(counter::RX_RNR, acts && not_ready);
@@ -413,8 +495,8 @@ impl Logic for Responder {
         self.count.next = self.count_q.q.val();
 
         // The step. It frees the rows if it is the packet's last; one NAK per gap, the next waits until a packet came in order.
-        let older = check.future || (duplicate && !kind.read);
-        let acks = (check.future && !progress.nak_sent)
+        let older = verdict.future || (duplicate && !kind.read);
+        let acks = (verdict.future && !progress.nak_sent)
             || (duplicate && (kind.send || kind.write))
             || ends
             || not_ready
@@ -424,10 +506,10 @@ impl Logic for Responder {
             generation: view.generation,
             response: false,
             write: facts.some && (raw || (executes && (kind.send || kind.write))),
-            key: if kind.send { stretch.key } else { check.rkey },
-            va: if kind.send { stretch.va } else { check.va },
+            key: if kind.send { key } else { found.rkey },
+            va: if kind.send { base + skipped.cast::<64>() } else { found.va },
             len: if kind.send { stretch_len } else { m.payload },
-            span: if kind.send { stretch_len.cast::<32>() } else { check.span },
+            span: if kind.send { stretch_len.cast::<32>() } else { found.span },
             buf: self.place.q.val(),
             pd: attributes.pd,
             need: if kind.send { access::LOCAL_WRITE.to_bits() } else { access::REMOTE_WRITE.to_bits() },
@@ -438,11 +520,11 @@ impl Logic for Responder {
             psn: m.psn,
             reply: Reply {
                 ack: acks,
-                read: if duplicate { self.found.q.val() } else { executes && kind.read },
+                read: if duplicate { self.sought.q.val() } else { executes && kind.read },
                 again: duplicate,
                 psn: if older { progress.psn - cat!(24; bits::<23>(0u64), duplicate) } else { m.psn },
                 msn,
-                syndrome: if check.future {
+                syndrome: if verdict.future {
                     syndrome::NAK_PSN.to_bits()
                 } else if ends {
                     syndrome::NAK_INVALID_REQUEST.to_bits()
@@ -454,23 +536,23 @@ impl Logic for Responder {
                 slot: if duplicate { self.slot.q.val() } else { progress.reads.get_bits::<4>(0) },
             },
             completion: Completion {
-                valid: last && (takes || fails_wqe),
+                valid: takes || fails_wqe,
                 cqn: attributes.cqn,
                 qpn: qp,
                 generation: view.generation,
                 status: if !ends {
                     wc::SUCCESS.to_bits()
-                } else if check.right {
+                } else if right {
                     wc::LOC_LEN.to_bits()
                 } else {
                     wc::REM_INV_REQ.to_bits()
                 },
                 cause: if !ends {
                     cause::NONE.to_bits()
-                } else if check.right {
+                } else if right {
                     cause::RECEIVE_TOO_SHORT.to_bits()
                 } else {
-                    check.why
+                    found.why
                 },
                 opcode: if kind.write && !ends {
                     recv_op::RECV_WRITE_IMM.to_bits()
@@ -481,7 +563,7 @@ impl Logic for Responder {
                 },
                 wqe_index: consumer,
                 blocks: 1.into(),
-                length: check.done.get_bits::<32>(0),
+                length: found.done.get_bits::<32>(0),
                 imm: m.imm,
                 solicited: m.solicited,
                 vlan: m.vlan,
@@ -492,106 +574,148 @@ impl Logic for Responder {
             self.op_q.d.next = op;
         }
         if acts {
-            self.at.d.next = stretch.end;
             self.want.d.next = want - room;
             self.place.d.next = self.place.q.val() + room.cast::<20>();
+            self.first.d.next = false;
+        }
+        if state == State::Judge {
+            let third: Bits<2> = if in2 { 2.into() } else { 3.into() };
+            self.entry.d.next = if in1 { cat!(2; false, !in0) } else { third };
+            self.first.d.next = true;
+        } else if acts {
+            // The next one that has bytes.
+            let third: Bits<2> = if self.filled[1].q.val() { 2.into() } else { 3.into() };
+            self.entry.d.next = if entry == 0 && self.filled[0].q.val() {
+                1.into()
+            } else if entry.get_bit(1) {
+                3.into()
+            } else {
+                third
+            };
         }
         self.res_we_q.d.next = acts && executes && kind.read;
-        if state == State::Act {
-            self.res_addr_q.d.next = cat!(24; qp.cast::<20>(), progress.reads.get_bits::<4>(0));
-            self.res_q.d.next = ReadResource { psn: m.psn, msn, va: m.va, rkey: m.rkey, length: m.dma_len };
+        if act {
             self.consume_q.d.next = QueueIndex { queue: qp, index: consumer_next };
         }
         if write_consumer {
             self.consume_valid.d.next = true;
         }
 
+        let mut next = state;
         match state {
             State::Idle => {
                 if table_now {
                     if !table.write {
-                        self.state.d.next = State::ReadRow;
+                        next = State::ReadRow;
                     }
                 } else if take {
-                    self.state.d.next = if here { State::Row } else { State::Fetch };
+                    next = if early { State::Row } else { State::Fetch };
+                    self.guessed.d.next = early;
+                    self.straight.d.next = early;
                 }
-                if !row_due {
+                if open {
                     self.m.d.next = incoming;
                     self.m.d.next.qpn = qpn;
                     self.facts.d.next = facts_of(incoming, elab!(bits::<24>(self._qps.0 as u64)));
                     self.kind.d.next = if incoming.raw { raw_kind() } else { kind_of(incoming.opcode) };
                 }
-                self.found.d.next = false;
+                self.sought.d.next = false;
             }
             State::Fetch => {
-                self.state.d.next = State::Row;
+                next = if anew { State::Fetch } else { State::Row };
+                self.anew.d.next = false;
             }
             State::Row => {
-                self.at.d.next = if kind.opens { 0.into() } else { progress.done };
+                self.at.d.next = if kind.opens { 0.into() } else { message.done };
                 self.want.d.next = m.payload;
                 self.place.d.next = m.buf;
                 self.slot.d.next = progress.reads.get_bits::<4>(0) - 1;
                 self.slots_left.d.next = progress.saved;
                 self.unsought.d.next = kind.read && progress.saved.any();
-                self.state.d.next = if needs_wqe { State::Queue } else { State::Act };
+                // A WQE that is read in this cycle comes a cycle after the rows.
+                self.straight.d.next = false;
+                next = if needs_wqe && self.straight.q.val() { State::Row } else { State::Judge };
             }
-            State::Queue => {
-                self.state.d.next = State::Act;
-            }
-            // The WQE is read again in this cycle, then decided upon as before.
-            State::Wait => {
-                self.state.d.next = State::Look;
-            }
-            State::Look => {
-                self.state.d.next = State::Queue;
+            State::Judge => {
+                self.guessed.d.next = false;
+                if self.guessed.q.val() && self.differs.q.val() {
+                    self.anew.d.next = true;
+                    next = State::Fetch;
+                } else if verdict_now.duplicate && self.unsought.q.val() {
+                    // A repeated READ is looked up first.
+                    next = State::Search;
+                } else {
+                    next = State::Act;
+                }
             }
             State::Act => {
                 if act {
-                    self.op_valid.d.next = !look_up && !fetching;
-                    if look_up {
-                        self.state.d.next = State::Search;
-                    } else if fetching {
-                        self.state.d.next = State::Wait;
+                    self.op_valid.d.next = !fetching;
+                    if fetching {
+                        // State and WQE are read again, then decided upon as before.
+                        self.anew.d.next = true;
+                        next = State::Fetch;
                     } else if last {
-                        self.state.d.next = State::Idle;
+                        next = State::Idle;
                     }
                 }
             }
             State::Search => {
                 if self.saved_valid.val() {
-                    self.state.d.next = State::Gap;
+                    next = State::Gap;
                 }
             }
             State::Gap => {
-                self.state.d.next = State::Match;
+                next = State::Match;
             }
             State::Match => {
-                let found = same_read(m, self.saved.val(), self.gap.q.val());
+                next = State::Next;
+            }
+            State::Next => {
+                let rest = self.is_rest.q.val();
                 let none = self.slots_left.q.val() == 1;
-                self.found.d.next = found;
-                self.unsought.d.next = !found && !none;
+                self.sought.d.next = rest;
+                self.unsought.d.next = !rest && !none;
                 self.slots_left.d.next = self.slots_left.q.val() - 1;
-                if !found {
+                if !rest {
                     self.slot.d.next = self.slot.q.val() - 1;
                 }
-                self.state.d.next = if found || none { State::Act } else { State::Search };
+                next = if rest || none { State::Act } else { State::Search };
             }
             State::ReadRow => {
-                self.state.d.next = State::ReadWait;
+                next = State::ReadWait;
             }
             State::ReadWait => {
                 self.rdata.d.next = row_of(attributes, progress);
                 self.rvalid.d.next = true;
-                self.state.d.next = State::Idle;
+                next = State::Idle;
             }
         }
 
-        let written = if idle { table.index } else { m.qpn };
+        self.state.d.next = next;
+        self.asks.d.next = next == State::Fetch || take;
+        // `Idle` comes next.
+        let over = (acts && last) || state == State::ReadWait;
+        let rests = over || (open && !take) || (bus && !(self.table.valid.val() && !table.write));
+        self.open.d.next = rests && !self.table.valid.val();
+        self.bus.d.next = rests && self.table.valid.val();
+        self.acting.d.next = next == State::Act;
+
+        let written = if bus { table.index } else { m.qpn };
         self.progress.we.next = write_progress;
         self.progress.waddr.next = written;
-        self.progress.wdata.next = if idle { fresh(table.row) } else { new_progress };
+        self.progress.wdata.next = if bus { fresh(table.row) } else { new_progress };
+        // Of a queue that was just loaded no message is under way, whatever its row says.
+        self.messages.we.next = load || (final_act && executes && !kind.read);
+        self.messages.waddr.next = written;
+        self.messages.wdata.next = Message {
+            left: found.left,
+            done: found.done.get_bits::<32>(0),
+            va: found.va + m.payload.cast::<64>(),
+            rkey: found.rkey,
+        };
         self.consumers.we.next = load || write_consumer;
         self.consumers.waddr.next = written.get_bits::<12>(0);
-        self.consumers.wdata.next = if idle { 0.into() } else { consumer_next };
+        self.consumers.wdata.next = if bus { 0.into() } else { consumer_next };
     }
 }

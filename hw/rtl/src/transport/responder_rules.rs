@@ -47,14 +47,6 @@ pub struct Progress {
     pub msn: Bits<24>,
     /// `BETWEEN`, `SENDING` or `WRITING`.
     pub message: Bits<2>,
-    /// WRITE: bytes still to come.
-    pub left: Bits<32>,
-    /// Bytes of the message so far.
-    pub done: Bits<32>,
-    /// WRITE: address of the next byte.
-    pub va: Bits<64>,
-    /// WRITE: key.
-    pub rkey: Bits<32>,
     /// A NAK for this expected PSN is out.
     pub nak_sent: Bit,
     /// An error ended the QP.
@@ -63,6 +55,19 @@ pub struct Progress {
     pub reads: Bits<8>,
     /// READ resources that hold one, 0 to 16.
     pub saved: Bits<5>,
+}
+
+/// The message that is under way, if one is. Writer: the responder, with each packet of it.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Message {
+    /// WRITE: bytes still to come.
+    pub left: Bits<32>,
+    /// Bytes so far.
+    pub done: Bits<32>,
+    /// WRITE: address of the next byte.
+    pub va: Bits<64>,
+    /// WRITE: key.
+    pub rkey: Bits<32>,
 }
 
 /// What of a packet is told without its QP, as it is taken.
@@ -80,43 +85,52 @@ pub struct Facts {
     pub named: Bit,
 }
 
+/// More than 2^k.
+#[hdl_fn]
+fn beyond(n: Bits<14>, k: usize) -> Bit {
+    (n & bits::<14>(0x3fff << (k + 1) & 0x3fff)).any() || (n.get_bit(k) && (n & bits::<14>((1 << k) - 1)).any())
+}
+
+/// `a` is less than `b`: the sign of their difference, which is one carry chain.
+#[hdl_fn]
+pub fn less(a: Bits<34>, b: Bits<34>) -> Bit {
+    (a.cast::<35>() - b.cast::<35>()).get_bit(34)
+}
+
 /// See [`Facts`]. There are `qps` QPs.
 #[hdl_fn]
 pub fn facts_of(m: RxMeta, qps: Bits<24>) -> Facts {
     let n = m.payload;
     Facts {
         some: n.any(),
-        over: cat!(5; n > 4096, n > 2048, n > 1024, n > 512, n > 256),
+        over: cat!(5; beyond(n, 12), beyond(n, 11), beyond(n, 10), beyond(n, 9), beyond(n, 8)),
         padded: (n.get_bits::<2>(0) + m.pad) == 0,
         long: m.dma_len.get_bit(31) && m.dma_len.get_bits::<31>(0).any(),
         named: m.qpn.any() && m.qpn < qps,
     }
 }
 
-/// Verdicts on a packet. At most one of `future`, `duplicate`, `wrong`, `unfit`, `right` holds, and only of a packet that
-/// is for this QP and from its peer.
+/// What is found about a packet as it is compared with its QP's rows.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
-pub struct Check {
+pub struct Found {
     /// The QP exists, may receive, and has not ended.
     pub receives: Bit,
-    /// It does, and this is a raw frame.
-    pub raw: Bit,
     /// Transport is the QP's.
     pub kind: Bit,
     /// From the QP's peer.
     pub peer: Bit,
     /// P_Key matches.
     pub pkey: Bit,
-    /// PSN beyond the expected one.
-    pub future: Bit,
-    /// PSN before the expected one.
-    pub duplicate: Bit,
-    /// The expected PSN, but opcode sequence, access or READ limit are broken.
-    pub wrong: Bit,
-    /// The lengths are.
-    pub unfit: Bit,
-    /// None of these: in order and correct, save for what the receive queue may say.
-    pub right: Bit,
+    /// Not the expected PSN, and before it rather than beyond.
+    pub off: Bit,
+    pub before: Bit,
+    /// Opcode sequence, access and READ limit hold.
+    pub follows: Bit,
+    /// The packet's length fits its kind, so far as one packet tells.
+    pub sized: Bit,
+    /// WRITE: it has all bytes that are still to come; more than those.
+    pub ends: Bit,
+    pub exceeds: Bit,
     /// Why the QP ends, if it does by this packet.
     pub why: Bits<8>,
     /// PSNs that it takes: those of a READ's response, else one.
@@ -133,6 +147,31 @@ pub struct Check {
     pub span: Bits<32>,
 }
 
+/// Verdicts on a packet. At most one of `future`, `duplicate`, `wrong`, `unfit`, `right` holds, and only of a packet that
+/// is for this QP and from its peer.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Verdict {
+    /// A raw frame, and it may be received.
+    pub raw: Bit,
+    /// PSN beyond the expected one.
+    pub future: Bit,
+    /// PSN before the expected one.
+    pub duplicate: Bit,
+    /// The expected PSN, but opcode sequence, access or READ limit are broken.
+    pub wrong: Bit,
+    /// The lengths are.
+    pub unfit: Bit,
+    /// None of these: in order and correct, save for what the receive queue may say.
+    pub right: Bit,
+    /// It is right or raw: it waits for its WQE.
+    pub wants: Bit,
+    /// It completes its WQE if that holds it.
+    pub takes: Bit,
+    /// It is wrong, or unfit, within a SEND, whose WQE fails with it.
+    pub spoils: Bit,
+    pub spoils_posted: Bit,
+}
+
 /// States in which a QP receives.
 #[hdl_fn]
 pub fn receives(state: Bits<3>) -> Bit {
@@ -146,17 +185,18 @@ pub fn pkeys_match(a: Bits<16>, b: Bits<16>) -> Bit {
     key == b.get_bits::<15>(0) && key.any() && (a.get_bit(15) || b.get_bit(15))
 }
 
-/// All checks of a packet `m` against its QP. `answered`: READs that the response engine has finished.
+/// Compares a packet `m` with its QP. `answered`: READs that the response engine has finished.
 #[hdl_fn]
-pub fn verify(
+pub fn find(
     m: RxMeta,
     facts: Facts,
     kind: Kind,
     attributes: Attributes,
     progress: Progress,
+    message: Message,
     view: QpView,
     answered: Bits<8>,
-) -> Check {
+) -> Found {
     let delta = m.psn - progress.psn;
     // At most the MTU, and exactly that.
     let (over, top) = (facts.over, m.payload);
@@ -185,31 +225,22 @@ pub fn verify(
     let room = !kind.read || outstanding < attributes.max_reads.cast::<8>();
 
     let payload = m.payload.cast::<32>();
-    let left = if kind.opens { m.dma_len } else { progress.left };
+    let left = if kind.opens { m.dma_len } else { message.left };
     let message_ok = !kind.opens || kind.send || !facts.long;
     let size = if kind.closes { fits && (only || facts.some) } else { full };
-    let sum = !kind.write || if kind.closes { !(left ^ payload).any() } else { left > payload };
-    let length = facts.padded && message_ok && if kind.read { !facts.some } else { size && sum };
-
-    let before: Bits<32> = if kind.opens { 0.into() } else { progress.done };
-    let receives = (m.raw || facts.named) && receives(view.state) && !progress.halted;
-    let rc = attributes.kind == qp_type::RC && kind.rc;
-    let peer = m.sip == attributes.sip;
-    let pkey = pkeys_match(m.pkey, attributes.pkey);
-    let admitted = receives && rc && peer && pkey;
-    let follows = known && sequence && allowed && room;
-    let now = admitted && !delta.any();
-    Check {
-        receives,
-        raw: receives && m.raw,
-        kind: rc,
-        peer,
-        pkey,
-        future: admitted && delta.any() && !delta.get_bit(23),
-        duplicate: admitted && delta.get_bit(23),
-        wrong: now && !follows,
-        unfit: now && follows && !length,
-        right: now && follows && length,
+    let rest = left.cast::<33>() - payload.cast::<33>();
+    let before: Bits<32> = if kind.opens { 0.into() } else { message.done };
+    Found {
+        receives: (m.raw || facts.named) && receives(view.state) && !progress.halted,
+        kind: attributes.kind == qp_type::RC && kind.rc,
+        peer: m.sip == attributes.sip,
+        pkey: pkeys_match(m.pkey, attributes.pkey),
+        off: delta.any(),
+        before: delta.get_bit(23),
+        follows: known && sequence && allowed && room,
+        sized: facts.padded && message_ok && if kind.read { !facts.some } else { size },
+        ends: !(left ^ payload).any(),
+        exceeds: rest.get_bit(32),
         why: if !known || !sequence {
             cause::INVALID_REQUEST.to_bits()
         } else if !allowed {
@@ -220,11 +251,36 @@ pub fn verify(
             cause::INVALID_REQUEST.to_bits()
         },
         packets: if kind.read { response_psns(m.dma_len, attributes.mtu) } else { 1.into() },
-        left: left - payload,
+        left: rest.get_bits::<32>(0),
         done: before.cast::<33>() + payload.cast::<33>(),
-        va: if kind.opens { m.va } else { progress.va },
-        rkey: if kind.opens { m.rkey } else { progress.rkey },
+        va: if kind.opens { m.va } else { message.va },
+        rkey: if kind.opens { m.rkey } else { message.rkey },
         span: if kind.opens { m.dma_len } else { payload },
+    }
+}
+
+/// What follows from it. `sending`: a SEND is under way.
+#[hdl_fn]
+pub fn judge(found: Found, kind: Kind, raw: Bit, sending: Bit) -> Verdict {
+    let admitted = found.receives && found.kind && found.peer && found.pkey;
+    let now = admitted && !found.off;
+    let sum = !kind.write || if kind.closes { found.ends } else { !found.ends && !found.exceeds };
+    let good = found.sized && sum;
+    let right = now && found.follows && good;
+    let unfit = now && found.follows && !good;
+    let wrong = now && !found.follows;
+    let raw = found.receives && raw;
+    Verdict {
+        raw,
+        future: admitted && found.off && !found.before,
+        duplicate: admitted && found.before,
+        wrong,
+        unfit,
+        right,
+        wants: right || raw,
+        takes: raw || (right && kind.closes && (kind.send || kind.imm)),
+        spoils: wrong && sending,
+        spoils_posted: unfit && sending,
     }
 }
 
@@ -234,14 +290,38 @@ pub fn raw_kind() -> Kind {
     Kind { send: true, write: false, read: false, opens: true, closes: true, imm: false, rc: false, cnp: false }
 }
 
-/// A repeated READ is the rest of a saved one that begins `gap` bytes into it.
+/// What a READ asks for, compared with a saved one: where it begins in it by its PSN, by its address and by its length.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Likeness {
+    /// Bytes by the PSN.
+    pub gap: Bits<37>,
+    /// Bytes by the address.
+    pub skipped: Bits<64>,
+    /// Bytes by the length: negative if it asks for more than the saved one.
+    pub shorter: Bits<33>,
+    /// The same key.
+    pub key: Bit,
+    /// It asks for something.
+    pub some: Bit,
+}
+
+/// See [`Likeness`].
 #[hdl_fn]
-pub fn same_read(m: RxMeta, saved: ReadResource, gap: Bits<37>) -> Bit {
-    let inside = !gap.any() || gap < saved.length.cast::<37>();
-    inside
-        && m.va == saved.va + gap.cast::<64>()
-        && m.dma_len.cast::<37>() == saved.length.cast::<37>() - gap
-        && m.rkey == saved.rkey
+pub fn compare(m: RxMeta, saved: ReadResource, mtu: Bits<3>) -> Likeness {
+    Likeness {
+        gap: psns_to_bytes(m.psn - saved.psn, mtu),
+        skipped: m.va - saved.va,
+        shorter: saved.length.cast::<33>() - m.dma_len.cast::<33>(),
+        key: m.rkey == saved.rkey,
+        some: m.dma_len.any(),
+    }
+}
+
+/// A repeated READ is the rest of a saved one.
+#[hdl_fn]
+pub fn is_rest(l: Likeness) -> Bit {
+    let inside = !l.shorter.get_bit(32) && (l.some || !l.gap.any());
+    inside && l.key && l.gap == l.shorter.cast::<37>() && l.skipped == l.gap.cast::<64>()
 }
 
 /// The row restarts the protocol. Whether it restarts the ring as well makes no difference here: before RTR nothing is
@@ -274,10 +354,6 @@ pub fn fresh(row: Bits<512>) -> Progress {
         psn: row.get_bits::<24>(elab!(qp_recv::PSN.lsb)),
         msn: 0.into(),
         message: BETWEEN.to_bits(),
-        left: 0.into(),
-        done: 0.into(),
-        va: 0.into(),
-        rkey: 0.into(),
         nak_sent: false,
         halted: false,
         reads: 0.into(),

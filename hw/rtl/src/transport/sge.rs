@@ -66,6 +66,18 @@ pub fn sge_map(sges: Bits<512>) -> SgeMap {
     }
 }
 
+/// What entry `n` has.
+#[hdl_fn]
+pub fn select<const N: usize>(n: Bits<2>, a: Bits<N>, b: Bits<N>, c: Bits<N>, d: Bits<N>) -> Bits<N> {
+    if n.get_bit(1) {
+        if n.get_bit(0) { d } else { c }
+    } else if n.get_bit(0) {
+        b
+    } else {
+        a
+    }
+}
+
 /// That of the first entry whose end lies behind: in entry 0, else 1, else 2, else 3.
 #[hdl_fn]
 fn of_entry<const N: usize>(in0: Bit, in1: Bit, in2: Bit, a: Bits<N>, b: Bits<N>, c: Bits<N>, d: Bits<N>) -> Bits<N> {
