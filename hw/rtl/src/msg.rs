@@ -576,8 +576,6 @@ pub struct EpochMark {
     pub qpn: Qp,
     /// Epoch that counts from now on.
     pub epoch: Bits<8>,
-    /// Of READ responses.
-    pub response: Bit,
 }
 
 /// An access to BAR0 or BAR2. Source: the PCIe function.

@@ -711,7 +711,7 @@ impl<const N: usize> Logic for Requester<N> {
             self.failed.data.next.opcode = 0.into();
         }
         self.epoch.valid.next = state == State::Mark;
-        self.epoch.data.next = EpochMark { qpn: context.qpn, epoch: now.epoch, response: false };
+        self.epoch.data.next = EpochMark { qpn: context.qpn, epoch: now.epoch };
         self.refetch.valid.next = state == State::Refetch;
         self.refetch.data.next = QueueIndex { queue: context.qpn, index: now.index };
         self.gates.set[0].next = kicks;

@@ -1,14 +1,17 @@
 //! Sends what the responder owes: READ responses, ACKs and NAKs. From commit; to the frames unit, and past it.
 //!
 //! ```text
-//! cycle    0          1         2               3               4          5         6 ..
-//! intake   go, rows             rows: decide,   write
-//!                               READ at once: segment           (then as from 4 on)
-//! service  pick, rows resource  rows: ACK leaves where it is    segment    (account) next segment of the same READ
+//! cycle    0          1        2           3               4        5        6        7
+//! intake   go, rows            rows        decide          (write)
+//!                              READ at once: segment       account  (write)
+//! service  pick       rows     resource    rows            (write)
+//!                                          READ            place    segment  account  (write), or next segment
+//!                                          ACK: it leaves
 //! ```
 //! A new READ of a QP that owes none is served *at once*, while no QP waits to be served. What is being judged by landing
-//! is announced (`soon`): its rows are read ahead if nothing else is to do, and its intake begins at cycle 1. An intake takes 3 or 4 cycles, an ACK 4, the first frame of a READ 5 and each further one of the same turn (4 KiB) 2.
-//! Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
+//! is announced (`soon`): its rows are read ahead if nothing else is to do, and its intake begins at cycle 1. An intake takes 3 or 4 cycles,
+//! one more with a READ that is served at once or behind one of the same QP, an ACK 4, the first frame of a READ 7 and each further one of
+//! the same turn (4 KiB) 2. Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
 //!
 //! Per QP: the READ resources [head, tail) still to be answered, the next response PSN, and one ACK or NAK, the
 //! newest. It leaves only when no READ is left: past the transmit ring if none of the QP's READ responses can still be
@@ -17,7 +20,7 @@
 //! what lies in the transmit ring of the responses before is void, else they would all go out in front of the one that is
 //! asked for.
 //!
-//! What a QP owes is decided into `debt` and written to its row in the next cycle, in which that row is not read.
+//! What a QP owes is decided into `debt` and written to its row while the next one is chosen, in a cycle in which that row is not read.
 //!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
 //! intake goes on. Intake waits for nobody.
@@ -44,15 +47,17 @@ enum State {
     Idle,
     TakeWait,
     Take,
-    FaultWait,
-    Fault,
+    Owe,
+    Bus,
+    ReadWait,
+    ReadRow,
+    Fetch,
     Resource,
     Row,
+    Fault,
     Place,
     Send,
     Account,
-    ReadWait,
-    ReadRow,
 }
 
 /// See the module. N: QPs.
@@ -102,6 +107,14 @@ pub struct Respond<const N: usize> {
     early: Reg<Bit>,
     /// `debt` and `slots` are written to the rows of `qp` in this cycle.
     writes: Reg<Bit>,
+    /// For that reason its rows were not read: they are in this one.
+    late: Reg<Bit>,
+    /// States as bits of their own: `Idle`, `Take`, `Row`.
+    idle: Reg<Bit>,
+    first: Reg<Bit>,
+    serves: Reg<Bit>,
+    /// The rows are read for a fault.
+    faulty: Reg<Bit>,
     attributes: GuardedTable<Attributes>,
     debts: GuardedTable<Debt>,
     /// Those of `qp`, in LUTs: they address the read of the resource.
@@ -120,9 +133,11 @@ pub struct Respond<const N: usize> {
     /// A QP waits to be served.
     waiting: Reg<Bit>,
     slots: DFF<Slots>,
-    /// The READ that is taken in is that of the slot behind the last.
-    follows: DFF<Bit>,
     debt: DFF<Debt>,
+    /// Of what comes in: it is for the QP as it is; its READ was served at once. How it stands to what is owed.
+    counts: DFF<Bit>,
+    at_once: DFF<Bit>,
+    standing: DFF<Standing>,
     /// Rest of the READ: bytes before, bytes left; the frame that was made: its bytes, it was the last; frames of the
     /// turn after it.
     before: DFF<Bits<32>>,
@@ -176,7 +191,13 @@ impl<const N: usize> Default for Respond<N> {
             row_due: Default::default(),
             early: Default::default(),
             writes: Default::default(),
-            attributes: GuardedTable::new(N, "block"),
+            late: Default::default(),
+            idle: Default::default(),
+            first: Default::default(),
+            serves: Default::default(),
+            faulty: Default::default(),
+            // Few bits: where the rows are few, too, no RAM is spent on them.
+            attributes: GuardedTable::new(N, if N <= 64 { "distributed" } else { "block" }),
             debts: GuardedTable::new(N, "block"),
             slots_of: Ram::default().rows(N).style("distributed").at_once(),
             answered: Ram::default().rows(N).style("distributed").at_once(),
@@ -189,8 +210,10 @@ impl<const N: usize> Default for Respond<N> {
             enough: Default::default(),
             waiting: Default::default(),
             slots: Default::default(),
-            follows: Default::default(),
             debt: Default::default(),
+            counts: Default::default(),
+            at_once: Default::default(),
+            standing: Default::default(),
             before: Default::default(),
             left: Default::default(),
             len: Default::default(),
@@ -213,10 +236,13 @@ impl<const N: usize> Default for Respond<N> {
 impl<const N: usize> Logic for Respond<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, row_due, early, writes, intakes, enough, waiting);
+        regs!(self, clock, rst, state, row_due, early, writes, late, idle, first, serves, faulty, intakes);
+        regs!(self, clock, rst, enough, waiting);
         regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q);
-        dff_setup!(self, clock, reads_now, reads_q, qp, slots, follows, debt, before, left, len, ended, turn);
-        dff_setup!(self, clock, seg_q, mark_q, error_q, rdata);
+        dff_setup!(
+            self, clock, reads_now, reads_q, qp, slots, debt, counts, at_once, standing, before, left, len, ended
+        );
+        dff_setup!(self, clock, turn, seg_q, mark_q, error_q, rdata);
         clock!(self, clock, attributes, debts, slots_of, answered);
         clock_reset!(self, clock, rst, work, scan);
 
@@ -228,76 +254,83 @@ impl<const N: usize> Logic for Respond<N> {
         let debt = self.debt.q.val();
         let slots = self.slots.q.val();
         let table = self.table.req.val();
-        let idle = state == State::Idle;
+        let idle = self.idle.q.val();
         let writes = self.writes.q.val();
+        let late = self.late.q.val();
+        let first = self.first.q.val();
 
-        // Who comes next: a row, a fault, a reply, a QP to be served, what is announced.
+        // Who comes next: a row, a fault, a reply, a QP to be served, what is announced. All but replies are chosen a cycle before
+        // their rows are read.
         let go = self.go.data.val();
         let fault = self.fault.data.val();
-        let pick = self.scan.pick.data.val();
         let soon = self.soon.val();
         let mark_free = !self.mark_valid.q.val();
         let outputs_free = !self.seg_valid.q.val() && !self.quick_valid.q.val() && mark_free;
         let row_due = self.row_due.q.val();
-        self.row_due.d.next = self.table.valid.val();
-        let row_ready = idle && row_due && mark_free && !writes;
-        let take_row = row_ready && self.table.valid.val();
-        let take_fault = idle && !row_due && !writes && self.fault.valid.val() && !self.error_valid.q.val();
-        let calm = idle && !row_due && !self.fault.valid.val();
-        let go_ready = self.go.valid.val() && (!go.reply.read || mark_free) && !(writes && go.qpn == qp);
-        let can_serve = self.scan.pick.valid.val() && outputs_free && !(writes && pick == qp);
-        let take_go = calm && go_ready && !(can_serve && self.enough.q.val());
-        let serve = calm && can_serve && !(go_ready && !self.enough.q.val());
-        let ahead = calm && !self.go.valid.val() && !can_serve && self.soon_valid.val() && !(writes && soon.qpn == qp);
-        self.early.d.next = ahead;
+        let in_bus = state == State::Bus;
+        self.row_due.d.next = self.table.valid.val() && !in_bus;
+        let take_row = row_due && mark_free;
+        let take_fault = self.fault.valid.val() && !self.error_valid.q.val();
+        let go_ready = self.go.valid.val() && (!go.reply.read || mark_free);
+        let can_serve = self.scan.pick.valid.val() && outputs_free;
+        let chosen = can_serve && (!go_ready || self.enough.q.val());
+        let calm = !row_due && !self.fault.valid.val();
+        let take_go = idle && calm && go_ready && !chosen;
+        let ahead = idle && !self.go.valid.val() && self.soon_valid.val() && !writes;
+        self.early.d.next = ahead && calm && !can_serve;
         let here = self.early.q.val();
-        self.table.ready.next = row_ready;
+        let faulty = self.faulty.q.val();
+        let fetch = state == State::Fetch;
+        let serve = fetch && !faulty;
+        self.table.ready.next = in_bus;
         self.fault.ready.next = state == State::Fault;
-        self.go.ready.next = state == State::Take;
+        self.go.ready.next = state == State::Owe;
         self.scan.pick.ready.next = serve;
         self.scan.bits.next = self.work.bits.val();
         self.waiting.d.next = self.work.bits.val().any();
 
-        let who = if row_due {
-            table.index.get_bits::<12>(0)
-        } else if self.fault.valid.val() {
-            fault.qpn
-        } else if serve {
-            pick
-        } else if self.go.valid.val() {
-            go.qpn
-        } else {
-            soon.qpn
-        };
-        let read = (take_row && !table.write) || take_fault || take_go || serve || ahead;
-        self.attributes.re.next = read;
+        let asked = if self.go.valid.val() { go } else { soon };
+        let who = if idle { asked.qpn } else { qp };
+        let asks = idle && self.go.valid.val() || ahead;
+        let read = (in_bus && !table.write) || fetch || late;
+        let clash = writes && go.qpn == qp;
+        self.late.d.next = clash && take_go;
+        let read_row = read || (asks && !clash);
+        self.attributes.re.next = read_row;
         self.attributes.raddr.next = who.cast::<24>();
-        self.debts.re.next = read;
+        self.debts.re.next = read_row;
         self.debts.raddr.next = who.cast::<24>();
         self.slots_of.re.next = true;
         self.slots_of.raddr.next = qp;
         let slots_read = self.slots_of.rdata.val();
-        self.view_re.next = read;
+        self.view_re.next = read || asks;
         self.view_addr.next = who;
-        let asked = if self.go.valid.val() { go } else { soon };
-        self.res_re.next = state == State::Resource || take_go || ahead;
-        self.res_addr.next = if state == State::Resource {
-            cat!(24; qp.cast::<20>(), slots_read.head)
-        } else {
+        self.res_re.next = asks || state == State::Resource;
+        self.res_addr.next = if idle {
             cat!(24; asked.qpn.cast::<20>(), asked.reply.slot)
+        } else {
+            cat!(24; qp.cast::<20>(), slots.head)
         };
         if idle {
-            self.qp.d.next = who;
+            self.qp.d.next = if take_row {
+                table.index.get_bits::<12>(0)
+            } else if take_fault {
+                fault.qpn
+            } else if chosen {
+                self.scan.pick.data.val()
+            } else {
+                go.qpn
+            };
+            self.faulty.d.next = !take_row && take_fault;
             self.before.d.next = 0.into();
         }
-        if idle || state == State::TakeWait || state == State::FaultWait || state == State::Resource {
+        if fetch || first {
             self.slots.d.next = slots_read;
         }
-        self.follows.d.next = go.reply.slot == slots_read.tail;
         if serve {
             self.intakes.d.next = 0.into();
             self.enough.d.next = false;
-        } else if take_go {
+        } else if first {
             self.intakes.d.next = self.intakes.q.val() + 1;
             self.enough.d.next = self.enough.q.val() || self.intakes.q.val() == 3;
         }
@@ -327,19 +360,20 @@ impl<const N: usize> Logic for Respond<N> {
         }
         self.rvalid.d.next = false;
 
-        // A reply, and what it does to the row.
+        // A reply, and how it stands to the row.
         let reply = go.reply;
         let may_send = view.state >= qp_state::RTR;
-        let good = may_send && view.generation == go.generation;
-        let good_fault = may_send && view.generation == fault.generation;
-        let follows = self.follows.q.val();
+        let meant = view.generation == if first { go.generation } else { fault.generation };
+        let counts = may_send && meant && (faulty || !row.silent);
         let may_at_once = reply.read && !reply.again && outputs_free && !self.waiting.q.val();
-        let at_once = may_at_once && !row.count.any();
+        let at_once = may_at_once && counts && !row.count.any();
+        self.counts.d.next = counts;
+        self.at_once.d.next = at_once;
+        self.standing.d.next = standing(row, reply, reply.slot == slots_read.tail);
 
         // The next frame of a READ: the first of one that has just come, or what the registers say. Or an ACK.
         let res = self.res.val();
-        let first = state == State::Take;
-        let is_ack = state == State::Row;
+        let is_ack = self.serves.q.val();
         let mtu = mtu_bytes(attributes.mtu);
         let left = if first { res.length } else { self.left.q.val() };
         let ends = left <= mtu.cast::<32>();
@@ -389,75 +423,105 @@ impl<const N: usize> Logic for Respond<N> {
         }
         let ring = self.queued.val() + SLACK;
 
+        let mut next = State::Idle;
         match state {
             State::Idle => {
                 if take_row {
-                    if !table.write {
-                        self.state.d.next = State::ReadWait;
-                    } else if loads(table.row) {
-                        self.debt.d.next = Debt {
-                            count: 0.into(),
-                            fresh: 0.into(),
-                            answered: 0.into(),
-                            psn: 0.into(),
-                            placed: false,
-                            begun: false,
-                            again: false,
-                            ack: false,
-                            ack_psn: 0.into(),
-                            ack_msn: 0.into(),
-                            ack_syndrome: 0.into(),
-                            silent: false,
-                            epoch: 0.into(),
-                            framed: false,
-                            frame: 0.into(),
-                        };
-                        self.writes.d.next = true;
-                        self.mark_valid.d.next = true;
-                        self.mark_q.d.next =
-                            EpochMark { qpn: table.index.get_bits::<12>(0), epoch: 0.into(), response: true };
-                    }
-                } else if take_fault {
-                    self.state.d.next = State::FaultWait;
+                    next = State::Bus;
+                } else if take_fault || (calm && chosen) {
+                    next = State::Fetch;
                 } else if take_go {
-                    self.state.d.next = if here { State::Take } else { State::TakeWait };
-                } else if serve {
-                    self.state.d.next = State::Resource;
+                    next = if here { State::Take } else { State::TakeWait };
+                }
+            }
+            State::Bus => {
+                next = State::ReadWait;
+                if table.write {
+                    next = State::Idle;
+                    self.writes.d.next = loads(table.row);
+                    self.debt.d.next = Debt {
+                        count: 0.into(),
+                        fresh: 0.into(),
+                        answered: 0.into(),
+                        psn: 0.into(),
+                        placed: false,
+                        begun: false,
+                        again: false,
+                        ack: false,
+                        ack_psn: 0.into(),
+                        ack_msn: 0.into(),
+                        ack_syndrome: 0.into(),
+                        silent: false,
+                        epoch: 0.into(),
+                        framed: false,
+                        frame: 0.into(),
+                    };
+                    self.mark_valid.d.next = loads(table.row);
+                    self.mark_q.d.next = EpochMark { qpn: qp, epoch: 0.into() };
                 }
             }
             State::TakeWait => {
-                self.state.d.next = State::Take;
+                next = if late { State::TakeWait } else { State::Take };
             }
             State::Take => {
-                let counts = good && !row.silent;
-                self.debt.d.next = owe(row, reply, follows);
+                self.debt.d.next = row;
+                self.turn.d.next = turn_of(attributes.mtu);
+                self.left.d.next = res.length;
+                if at_once {
+                    self.seg_valid.d.next = true;
+                }
+                count = count.replace_bit(counter::STALE_GENERATION, !meant);
+                next = State::Owe;
+            }
+            State::Owe => {
+                let standing = self.standing.q.val();
+                let counts = self.counts.q.val();
+                self.debt.d.next = owe(debt, reply, standing);
                 if reply.read {
                     self.slots.d.next.tail = reply.slot + 1;
-                    if !joins(row, follows) {
+                    if !standing.joins {
                         self.slots.d.next.head = reply.slot;
                     }
                 }
-                self.writes.d.next = counts && !at_once;
-                if counts && restarts(row, reply, follows) {
+                if counts && restarts(reply, standing) {
                     self.mark_valid.d.next = true;
                 }
                 if mark_free {
-                    self.mark_q.d.next = EpochMark { qpn: qp, epoch: row.epoch + 1, response: true };
+                    self.mark_q.d.next = EpochMark { qpn: qp, epoch: debt.epoch + 1 };
                 }
-                if counts && at_once {
-                    self.seg_valid.d.next = true;
+                if self.at_once.q.val() {
+                    next = State::Account;
+                } else {
+                    self.writes.d.next = counts;
                 }
-                self.turn.d.next = turn_of(attributes.mtu);
-                self.left.d.next = res.length;
-                count = count.replace_bit(counter::STALE_GENERATION, view.generation != go.generation);
-                self.state.d.next = if counts && at_once { State::Account } else { State::Idle };
             }
-            State::FaultWait => {
-                self.state.d.next = State::Fault;
+            State::Fetch => {
+                next = State::Resource;
+            }
+            State::Resource => {
+                next = State::Row;
+            }
+            State::Row => {
+                self.debt.d.next = row;
+                self.turn.d.next = turn_of(attributes.mtu);
+                if faulty {
+                    next = State::Fault;
+                    count = count.replace_bit(counter::STALE_GENERATION, !meant);
+                } else if may_send && row.count.any() {
+                    next = State::Place;
+                } else if may_send && row.ack {
+                    // Behind the READ responses, if any may still be in the ring.
+                    let behind = row.framed && (self.gone.val() - row.frame).get_bit(15);
+                    self.quick_valid.d.next = !behind;
+                    self.seg_valid.d.next = behind;
+                    self.debt.d.next.ack = false;
+                    self.debt.d.next.framed = behind;
+                    self.debt.d.next.frame = ring;
+                    self.writes.d.next = true;
+                }
             }
             State::Fault => {
                 // A READ response could not be read: its NAK is the last that is said.
-                self.debt.d.next = row;
                 self.debt.d.next.count = 0.into();
                 self.debt.d.next.fresh = 0.into();
                 self.debt.d.next.ack = true;
@@ -469,37 +533,15 @@ impl<const N: usize> Logic for Respond<N> {
                     syndrome::NAK_REMOTE_ACCESS.to_bits()
                 };
                 self.debt.d.next.silent = true;
-                self.writes.d.next = good_fault;
-                count = count.replace_bit(counter::STALE_GENERATION, view.generation != fault.generation);
-                self.error_valid.d.next = good_fault && !row.silent;
+                self.error_valid.d.next = self.counts.q.val() && !debt.silent;
                 self.error_q.d.next = QpError {
                     qpn: qp,
-                    generation: view.generation,
+                    generation: fault.generation,
                     any_generation: false,
                     cause: fault.cause,
                     event: true,
                 };
-                self.state.d.next = State::Idle;
-            }
-            State::Resource => {
-                self.state.d.next = State::Row;
-            }
-            State::Row => {
-                self.debt.d.next = row;
-                self.turn.d.next = turn_of(attributes.mtu);
-                self.state.d.next = State::Idle;
-                if may_send && row.count.any() {
-                    self.state.d.next = State::Place;
-                } else if may_send && row.ack {
-                    // Behind the READ responses, if any may still be in the ring.
-                    let behind = row.framed && (self.gone.val() - row.frame).get_bit(15);
-                    self.quick_valid.d.next = !behind;
-                    self.seg_valid.d.next = behind;
-                    self.debt.d.next.ack = false;
-                    self.debt.d.next.framed = behind;
-                    self.debt.d.next.frame = ring;
-                    self.writes.d.next = true;
-                }
+                self.writes.d.next = self.counts.q.val();
             }
             State::Place => {
                 let psns = if debt.placed { debt.psn - res.psn } else { 0.into() };
@@ -512,16 +554,15 @@ impl<const N: usize> Logic for Respond<N> {
                     self.debt.d.next.again = false;
                 }
                 self.debt.d.next.placed = true;
-                self.state.d.next = State::Send;
+                next = State::Send;
             }
             State::Send => {
                 // The place is free at the first frame of a turn; when it is not at a later one, the turn is over.
                 if self.seg_valid.q.val() {
                     self.writes.d.next = true;
-                    self.state.d.next = State::Idle;
                 } else {
                     self.seg_valid.d.next = true;
-                    self.state.d.next = State::Account;
+                    next = State::Account;
                 }
             }
             State::Account => {
@@ -546,13 +587,12 @@ impl<const N: usize> Logic for Respond<N> {
                 self.turn.d.next = self.turn.q.val() - 1;
                 if ended || !self.turn.q.val().any() {
                     self.writes.d.next = true;
-                    self.state.d.next = State::Idle;
                 } else {
-                    self.state.d.next = State::Send;
+                    next = State::Send;
                 }
             }
             State::ReadWait => {
-                self.state.d.next = State::ReadRow;
+                next = State::ReadRow;
             }
             State::ReadRow => {
                 self.rdata.d.next = cat!(
@@ -566,11 +606,14 @@ impl<const N: usize> Logic for Respond<N> {
                     bits::<4>(0)
                 );
                 self.rvalid.d.next = true;
-                self.state.d.next = State::Idle;
             }
         }
+        self.state.d.next = next;
+        self.idle.d.next = next == State::Idle;
+        self.first.d.next = next == State::Take;
+        self.serves.d.next = next == State::Row;
 
-        self.attributes.we.next = take_row && table.write;
+        self.attributes.we.next = in_bus && table.write;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = Attributes {
             mtu: table.row.get_bits::<3>(elab!(qp_recv::MTU.lsb)),
@@ -581,7 +624,9 @@ impl<const N: usize> Logic for Respond<N> {
         self.debts.wdata.next = debt;
         self.attributes.flip.next = self.flip.val();
         self.debts.flip.next = self.flip.val();
-        self.bad.next = if self.debts.bad.val().valid { self.debts.bad.val() } else { self.attributes.bad.val() };
+        // Both are read together.
+        let bad = self.debts.bad.val();
+        self.bad.next = BadRow { valid: bad.valid || self.attributes.bad.val().valid, row: bad.row };
         self.slots_of.we.next = writes;
         self.slots_of.waddr.next = qp;
         self.slots_of.wdata.next = slots;
@@ -603,7 +648,7 @@ impl<const N: usize> Logic for Respond<N> {
             self.work.set_at[i].next = 0.into();
         }
         self.work.clear.next = serve;
-        self.work.clear_at.next = pick;
+        self.work.clear_at.next = qp;
         self.work.drop.next = false;
         self.work.drop_group.next = 0.into();
         self.table.rdata.next = self.rdata.q.val();

@@ -47,38 +47,58 @@ pub struct Slots {
     pub tail: Bits<4>,
 }
 
-/// What QP owes after a reply has come in. `follows`: its READ resource is the one behind the last that is owed.
+/// How a reply stands to what its QP owes.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Standing {
+    /// A READ behind those that are owed: it is answered behind them.
+    pub joins: Bit,
+    /// An ACK or NAK that is not older than the pending one.
+    pub newer: Bit,
+    /// It lies before what is to be sent next.
+    pub back: Bit,
+}
+
+/// See [`Standing`]. `follows`: its READ resource is the one behind the last that is owed.
 #[hdl_fn]
-pub fn owe(debt: Debt, reply: Reply, follows: Bit) -> Debt {
+pub fn standing(debt: Debt, reply: Reply, follows: Bit) -> Standing {
+    Standing {
+        joins: debt.count.any() && !debt.count.get_bit(4) && follows,
+        newer: !debt.ack || !(reply.psn - debt.ack_psn).get_bit(23),
+        back: (reply.psn - debt.psn).get_bit(23),
+    }
+}
+
+/// What QP owes after a reply has come in.
+#[hdl_fn]
+pub fn owe(debt: Debt, reply: Reply, standing: Standing) -> Debt {
     let mut now = debt;
-    let newer = !(reply.psn - debt.ack_psn).get_bit(23);
-    let goes_on = joins(debt, follows);
+    let joins = standing.joins;
     if reply.read {
         // Begins here, if it does not go on. Fresh READs that are dropped come again as duplicates.
-        now.count = if goes_on { debt.count + 1 } else { 1.into() };
+        now.count = if joins { debt.count + 1 } else { 1.into() };
         now.fresh = if reply.again {
             0.into()
-        } else if goes_on {
+        } else if joins {
             debt.fresh + 1
         } else {
             1.into()
         };
-        if !goes_on {
+        if !joins {
             now.psn = reply.psn;
             now.placed = true;
             now.begun = false;
             now.again = reply.again;
-            if restarts(debt, reply, follows) {
+            if restarts(reply, standing) {
                 now.epoch = debt.epoch + 1;
             }
         }
-        if !goes_on || reply.again {
+        if !joins || reply.again {
             now.answered = debt.answered + debt.fresh.cast::<8>();
         }
         if !reply.again {
             now.ack = false;
         }
-    } else if newer || !debt.ack {
+    } else if standing.newer {
         now.ack = true;
         now.ack_psn = reply.psn;
         now.ack_msn = reply.msn;
@@ -87,16 +107,10 @@ pub fn owe(debt: Debt, reply: Reply, follows: Bit) -> Debt {
     now
 }
 
-/// A READ behind those that are owed is answered behind them.
-#[hdl_fn]
-pub fn joins(debt: Debt, follows: Bit) -> Bit {
-    debt.count.any() && !debt.count.get_bit(4) && follows
-}
-
 /// A READ that is asked for again, and goes back behind what was sent: an epoch begins.
 #[hdl_fn]
-pub fn restarts(debt: Debt, reply: Reply, follows: Bit) -> Bit {
-    reply.read && reply.again && !joins(debt, follows) && (reply.psn - debt.psn).get_bit(23)
+pub fn restarts(reply: Reply, standing: Standing) -> Bit {
+    reply.read && reply.again && !standing.joins && standing.back
 }
 
 /// Frames of 4 KiB, less one.

@@ -161,12 +161,29 @@ impl Actor for Around {
         if m.bit("epoch.valid") && m.bit("epoch.ready") {
             let mark = fields_of::<EpochMark>(m.bytes("epoch.data"));
             let get = |k: &str| mark.get(k).copied().unwrap_or(0) as u64;
-            assert_eq!(get("response"), 1);
             self.qps[get("qpn") as usize].told = get("epoch");
         }
         // What leaves is for egress to count.
         assert_eq!(m.get("count") & !(1 << counter::STALE_GENERATION), 0);
-        // Frames, when they appear: what is taken in the same cycle came after them.
+        if m.bit("go.valid") && m.bit("go.ready") {
+            let go = fields_of::<ReplyGo>(m.bytes("go.data"));
+            self.replies.pop_front();
+            let get = |k: &str| go.get(k).copied().unwrap_or(0) as u64;
+            let q = get("qpn");
+            if get("generation") == (q + 3) & 0xff && q != 5 {
+                let reply = Reply {
+                    ack: get("reply.ack") != 0,
+                    read: get("reply.read") != 0,
+                    again: get("reply.again") != 0,
+                    psn: get("reply.psn").to_bits(),
+                    msn: get("reply.msn").to_bits(),
+                    syndrome: get("reply.syndrome").to_bits(),
+                    slot: get("reply.slot").to_bits(),
+                };
+                self.qps[q as usize].go(&reply);
+            }
+        }
+        // Frames, when they appear: the one that appears as a reply is taken is its own.
         for (i, name) in ["seg", "quick"].into_iter().enumerate() {
             let valid = m.bit(format!("{name}.valid").as_str());
             if valid && self.fresh[i] {
@@ -204,24 +221,6 @@ impl Actor for Around {
                 self.frames += 1;
             }
             self.fresh[i] = !valid || m.bit(format!("{name}.ready").as_str());
-        }
-        if m.bit("go.valid") && m.bit("go.ready") {
-            let go = fields_of::<ReplyGo>(m.bytes("go.data"));
-            self.replies.pop_front();
-            let get = |k: &str| go.get(k).copied().unwrap_or(0) as u64;
-            let q = get("qpn");
-            if get("generation") == (q + 3) & 0xff && q != 5 {
-                let reply = Reply {
-                    ack: get("reply.ack") != 0,
-                    read: get("reply.read") != 0,
-                    again: get("reply.again") != 0,
-                    psn: get("reply.psn").to_bits(),
-                    msn: get("reply.msn").to_bits(),
-                    syndrome: get("reply.syndrome").to_bits(),
-                    slot: get("reply.slot").to_bits(),
-                };
-                self.qps[q as usize].go(&reply);
-            }
         }
         if m.bit("fault.valid") && m.bit("fault.ready") {
             let fault = fields_of::<TxFault>(m.bytes("fault.data"));
@@ -478,7 +477,8 @@ fn a_frame_takes_few_cycles() {
     let acks: Vec<_> = (0..400).map(|i| (i % 64, ack(i, i, 0x1f))).filter(|(q, _)| *q != 5).collect();
     let (frames, cycles, _) = run(&[], &acks, &[]);
     println!("{} ACKs in, {frames} out: {:.2} cycles per packet", acks.len(), cycles as f64 / acks.len() as f64);
-    assert!(cycles <= 5 * acks.len() as u64);
+    // Five for each intake with its share of the QPs that are served between them; in the end all the others are served.
+    assert!(cycles <= 5 * acks.len() as u64 + 5 * QPS as u64);
     let resources: Vec<_> = (0..16).map(|i| (100 + i, 0x5000, 7, 64, 1)).collect();
     let reads: Vec<_> = (0..16 * 30).map(|i| (6 + i % 30, read(100 + i / 30, i / 30, false))).collect();
     let (frames, cycles, _) = run(&resources, &reads, &[]);

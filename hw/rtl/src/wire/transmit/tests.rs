@@ -451,7 +451,7 @@ fn voided<const W: usize>() {
                 let response: bool = rng.random();
                 let epoch = &mut epochs[usize::from(response)][qp];
                 *epoch = epoch.wrapping_add(1);
-                let mark = EpochMark { qpn: (qp as u64).into(), epoch: u64::from(*epoch).into(), response };
+                let mark = EpochMark { qpn: (qp as u64).into(), epoch: u64::from(*epoch).into() };
                 (if response { &mut b.reply_epoch } else { &mut b.epoch }).send(mark);
                 while !b.epoch.is_empty() || !b.reply_epoch.is_empty() {
                     b.cycle();
