@@ -30,7 +30,7 @@ use crate::queue::{
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
 use crate::transport::{Commit, Completer, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer};
-use crate::wire::{ingress::Ingress, transmit::Transmit};
+use crate::wire::{frames::MAX_SLOTS, ingress::Ingress, transmit::Transmit};
 use abi::{
     status::{cause, counter},
     table::id,
@@ -54,7 +54,7 @@ pub struct CoreConfig {
     pub tx_buffer: usize,
     /// Room for frames to addresses of our own, in bytes.
     pub loopback: usize,
-    /// Frames in the transmit ring at one time, a power of two.
+    /// Frames in the transmit ring at one time, a power of two up to 128.
     pub tx_slots: usize,
     /// DMA reads in flight.
     pub reads: usize,
@@ -131,7 +131,7 @@ impl CoreConfig {
         power("receive buffer in bytes (rx_buffer)", self.rx_buffer, 16 << 10, 1 << 20)?;
         power("transmit ring in bytes (tx_buffer)", self.tx_buffer, 16 << 10, (width / 8) << 13)?;
         power("room for frames to own addresses in bytes (loopback)", self.loopback, 16 << 10, 1 << 17)?;
-        power("frames in the transmit ring (tx_slots)", self.tx_slots, 4, 1 << 14)?;
+        power("frames in the transmit ring (tx_slots)", self.tx_slots, 4, MAX_SLOTS)?;
         power("doorbell pages (pages)", self.pages, 1, 4096)?;
         let range = |what: &str, n: usize, least: usize, most: usize| {
             let good = (least..=most).contains(&n);

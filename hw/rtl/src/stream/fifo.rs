@@ -233,6 +233,80 @@ impl<T: Synth> Logic for Passage<T> {
     }
 }
 
+/// FIFO of a few messages whose output is its memory: no output register and no way round it. `m.valid` is a register, `m.data` is
+/// read with a register's address: a level or two of LUTs. A message leaves in the cycle after it came at the earliest.
+#[derive(Clone, Debug, LogicBlock)]
+pub struct Queue<T: Synth> {
+    pub clock: Signal<In, Clock>,
+    pub rst: Signal<In, Bit>,
+    pub s: Sink<T>,
+    pub m: Source<T>,
+    store: Ram<T, 7>,
+    head: Reg<Bits<7>>,
+    tail: Reg<Bits<7>>,
+    /// Messages inside, whether there are some, and whether that is all it holds.
+    count: Reg<Bits<8>>,
+    waiting: Reg<Bit>,
+    full: Reg<Bit>,
+    _depth: Hidden<usize>,
+}
+
+impl<T: Synth> Queue<T> {
+    /// A queue with room for `depth` messages, a power of two up to [`SMALL`].
+    pub fn new(depth: usize) -> Self {
+        assert!(depth.is_power_of_two() && (2..=SMALL).contains(&depth), "a queue of {depth}");
+        Queue {
+            clock: Default::default(),
+            rst: Default::default(),
+            s: Default::default(),
+            m: Default::default(),
+            store: Ram::default().rows(depth).style("distributed").at_once(),
+            head: Default::default(),
+            tail: Default::default(),
+            count: Default::default(),
+            waiting: Default::default(),
+            full: Default::default(),
+            _depth: Hidden(depth),
+        }
+    }
+}
+
+impl<T: Synth> Logic for Queue<T> {
+    #[kernel]
+    fn update(&mut self) {
+        regs!(self, clock, rst, head, tail, count, waiting, full);
+        clock!(self, clock, store);
+        let mask: Bits<7> = elab!(bits::<7>(self._depth.0 as u64 - 1));
+        let most: Bits<8> = elab!(bits::<8>(2 * self._depth.0 as u64 - 1)); // of a count of messages
+        let write = self.s.valid.val() && !self.full.q.val();
+        let read = self.waiting.q.val() && self.m.ready.val();
+        self.store.we.next = write;
+        self.store.waddr.next = self.tail.q.val();
+        self.store.wdata.next = self.s.data.val();
+        self.store.re.next = true;
+        self.store.raddr.next = self.head.q.val();
+        if write {
+            self.tail.d.next = (self.tail.q.val() + 1) & mask;
+        }
+        if read {
+            self.head.d.next = (self.head.q.val() + 1) & mask;
+        }
+        let count = self.count.q.val();
+        if write && !read {
+            self.count.d.next = (count + 1) & most;
+            self.waiting.d.next = true;
+            self.full.d.next = count == mask.cast::<8>();
+        } else if read && !write {
+            self.count.d.next = (count - 1) & most;
+            self.waiting.d.next = count != 1;
+            self.full.d.next = false;
+        }
+        self.s.ready.next = !self.full.q.val();
+        self.m.valid.next = self.waiting.q.val();
+        self.m.data.next = self.store.rdata.val();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +328,23 @@ mod tests {
             let mut m = Model::of(|| Fifo::<Bits<77>>::new(depth), Options::default()).unwrap();
             fills_to(&mut m, depth);
             pass(&mut m, 1);
+        }
+    }
+
+    #[test]
+    fn queues_pass_all_in_order() {
+        for depth in [2, 16, 128] {
+            let mut m = Model::of(|| Queue::<Bits<77>>::new(depth), Options::default()).unwrap();
+            pass(&mut m, 1);
+            m.reset();
+            m.set("m.ready", 0);
+            m.set("s.valid", 1);
+            for taken in 0..depth + 3 {
+                m.eval();
+                assert_eq!(m.bit("s.ready"), taken < depth);
+                assert_eq!(m.bit("m.valid"), taken > 0);
+                m.tick();
+            }
         }
     }
 

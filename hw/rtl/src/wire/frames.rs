@@ -21,8 +21,8 @@
 //! the slot's last frame went. Of the oldest frame, what is `owed` is read from these once and then counts down, so that it goes with
 //! its last byte.
 //!
-//! Nobody's `ready` waits for somebody else's: a request that `access` does not take at once, and a read that `dma_read` does not, wait
-//! in a register beside the channel; only then is nothing more accepted.
+//! `seg` and `chunk` are taken with the `ready` of `access` and `dma_read`, which are registers: so nothing waits here beside a channel.
+//! Narrow datapaths take a cycle more where that spares them wide multiplexers: for the head's way, and for each inline stretch.
 //!
 //! Cannot deadlock: nothing is accepted from `seg` into the ring before its room and slot are free, and these are
 //! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`;
@@ -30,7 +30,7 @@
 
 use crate::{
     msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, TxHead, TxSeg},
-    stream::{Fifo, Sink, Source},
+    stream::{Fifo, Queue, SMALL, Sink, Source},
 };
 use abi::status::cause;
 use hdl::prelude::*;
@@ -39,6 +39,8 @@ use hdl::prelude::*;
 const PENDING: usize = 16;
 /// Stretches in front of the reservation.
 const WAITING: usize = 8;
+/// Frame slots: what the queue of heads holds, which answers at once.
+pub const MAX_SLOTS: usize = SMALL;
 
 /// A stretch in front of the reservation: what is left of it besides its request and its head.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -70,8 +72,8 @@ struct Pending {
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Arrived {
     bytes: Bits<14>,
-    /// Beats with an error.
-    bad: Bits<14>,
+    /// Turned round by a frame's beats with an error: other than in `base` if there was one.
+    bad: Bit,
 }
 
 /// What was asked for a slot's frame.
@@ -132,11 +134,9 @@ pub struct Frames<const W: usize> {
     pub gone: Signal<Out, Bits<16>>,
     sweep: Reg<Bits<16>>,
     sweeping: Reg<Bit>,
-    // Accept: a request that `access` has not taken yet.
-    holding: Reg<Bit>,
-    held: DFF<AccessReq>,
+    // Accept.
     segs: Fifo<Stretch>,
-    heads: Fifo<TxHead>,
+    heads: Queue<TxHead>,
     // Reservation.
     accepted: Reg<Bits<16>>,
     reserved: Reg<Bits<16>>,
@@ -148,11 +148,14 @@ pub struct Frames<const W: usize> {
     next: DFF<BufAddr>,
     room: Reg<Bits<15>>,
     pending: Fifo<Pending>,
-    // Issue: a read that `dma_read` has not taken yet; the last inline bytes are taken.
-    spared: Reg<Bit>,
-    spare: DFF<DmaRead>,
+    // Issue: where the rest of a stretch goes of which a chunk was read.
+    moved: Reg<Bit>,
+    dest: DFF<BufAddr>,
+    /// The last inline bytes are taken; the present piece of them, and of narrow datapaths its bytes, if they are there.
     took: Reg<Bit>,
     piece: Reg<Bits<3>>,
+    piece_there: Reg<Bit>,
+    piece_bytes: DFF<Bits<W>>,
     issued: Reg<Bits<14>>,
     fault: Reg<Bits<8>>,
     closing: Reg<Bit>,
@@ -166,6 +169,7 @@ pub struct Frames<const W: usize> {
     arrived: [Ram<Arrived, 16>; 2],
     // The oldest frame: its number, whether its counts are known, and it is closed; bytes that are asked for and not there.
     base: Ram<Arrived, 16>,
+    base_bad: Ram<Bit, 16>,
     oldest: Reg<Bits<16>>,
     known: Reg<Bit>,
     is_closed: Reg<Bit>,
@@ -179,7 +183,7 @@ pub struct Frames<const W: usize> {
 impl<const W: usize> Frames<W> {
     /// For a transmit ring of `ring` bytes and `slots` frames (a power of two).
     pub fn new(ring: usize, slots: usize) -> Self {
-        assert!(slots.is_power_of_two() && slots <= 1 << 14, "{slots} frame slots");
+        assert!(slots.is_power_of_two() && (2..=MAX_SLOTS).contains(&slots), "{slots} frame slots");
         let rows = ring / (W / 8);
         assert!(rows < 1 << 14, "a transmit ring of {rows} rows");
         Frames {
@@ -205,10 +209,8 @@ impl<const W: usize> Frames<W> {
             gone: Default::default(),
             sweep: Default::default(),
             sweeping: Reg::with_reset(true),
-            holding: Default::default(),
-            held: Default::default(),
             segs: Fifo::new(WAITING),
-            heads: Fifo::new(slots),
+            heads: Queue::new(slots),
             accepted: Default::default(),
             reserved: Default::default(),
             current: Default::default(),
@@ -219,10 +221,12 @@ impl<const W: usize> Frames<W> {
             next: Default::default(),
             room: Reg::with_reset((rows as u64).into()),
             pending: Fifo::new(PENDING),
-            spared: Default::default(),
-            spare: Default::default(),
+            moved: Default::default(),
+            dest: Default::default(),
             took: Default::default(),
             piece: Default::default(),
+            piece_there: Default::default(),
+            piece_bytes: Default::default(),
             issued: Default::default(),
             fault: Default::default(),
             closing: Default::default(),
@@ -234,6 +238,7 @@ impl<const W: usize> Frames<W> {
             tally: Default::default(),
             arrived: [at_once(slots), at_once(slots)],
             base: at_once(slots),
+            base_bad: at_once(slots),
             oldest: Default::default(),
             known: Default::default(),
             is_closed: Default::default(),
@@ -265,27 +270,27 @@ pub fn rows_of<const W: usize>(payload: Bits<14>) -> Bits<12> {
 impl<const W: usize> Logic for Frames<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, sweep, sweeping, holding, accepted, reserved, left, in_ring, full, tail, room);
-        regs!(self, clock, rst, spared, took, piece, issued, fault, closing, closed, tallying);
+        regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, tail, room);
+        regs!(self, clock, rst, moved, took, piece, piece_there, issued, fault, closing, closed, tallying);
         regs!(self, clock, rst, oldest, known, is_closed, complete);
-        dff_setup!(self, clock, held, current, next, spare, closing_slot, closing_sum, tally, owed, bad, outcome);
-        clock!(self, clock, sums, arrived[0], arrived[1], base);
+        dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
+        clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
         clock_reset!(self, clock, rst, segs, heads, pending);
         let slots = elab!(bits::<16>(self._slots.0 as u64));
         let mask = elab!(bits::<16>(self._slots.0 as u64 - 1));
+        let most = (mask << 1) | 1; // of a count of frames
         let shift = elab!(row_shift(W));
         let sweeping = self.sweeping.q.val();
         let sweep = self.sweep.q.val();
         if sweeping {
-            self.sweep.d.next = sweep + 1;
+            self.sweep.d.next = (sweep + 1) & mask;
             self.sweeping.d.next = sweep != slots - 1;
         }
 
         // Accept a stretch: its frame's head goes to where headers are built meanwhile.
         let seg = self.seg.data.val();
         let memory = !seg.is_inline && seg.len.any();
-        let holding = self.holding.q.val();
-        let ready = !holding && self.segs.s.ready.val() && self.heads.s.ready.val() && !sweeping;
+        let ready = self.segs.s.ready.val() && self.heads.s.ready.val() && self.req.ready.val() && !sweeping;
         let accept = self.seg.valid.val() && ready;
         self.seg.ready.next = ready;
         self.segs.s.valid.next = accept;
@@ -298,8 +303,13 @@ impl<const W: usize> Logic for Frames<W> {
             rows: rows_of::<W>(seg.head.payload),
         };
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
-        let asks = holding || accept && memory;
-        let req = AccessReq {
+        // Whoever takes it is ready for the stretch before it sees one.
+        self.req.valid.next = self.seg.valid.val()
+            && memory
+            && self.segs.s.ready.val()
+            && self.heads.s.ready.val()
+            && !sweeping;
+        self.req.data.next = AccessReq {
             key: seg.key,
             va: seg.va,
             len: seg.len,
@@ -307,20 +317,15 @@ impl<const W: usize> Logic for Frames<W> {
             pd: seg.pd,
             need: seg.need,
         };
-        self.req.valid.next = asks;
-        self.req.data.next = if holding { self.held.q.val() } else { req };
-        self.holding.d.next = asks && !self.req.ready.val();
-        if accept {
-            self.held.d.next = req;
-        }
         let begins = accept && seg.first;
         if begins {
             self.accepted.d.next = self.accepted.q.val() + 1;
         }
         // With none waiting it passes in the same cycle.
-        let passes = !self.heads.m.valid.val() && begins;
-        self.head.valid.next = self.heads.m.valid.val() || passes;
-        self.head.data.next = if self.heads.m.valid.val() { self.heads.m.data.val() } else { seg.head };
+        let some = self.heads.m.valid.val();
+        let passes = elab!(W == 512) && !some && begins;
+        self.head.valid.next = some || passes;
+        self.head.data.next = if elab!(W < 512) || some { self.heads.m.data.val() } else { seg.head };
         self.heads.m.ready.next = self.head.ready.val();
         self.heads.s.data.next = seg.head;
         self.heads.s.valid.next = begins && !(passes && self.head.ready.val());
@@ -339,7 +344,7 @@ impl<const W: usize> Logic for Frames<W> {
             self.next.d.next = dest + waits.len.cast::<20>();
         }
         if open {
-            self.reserved.d.next = reserved + 1;
+            self.reserved.d.next = (reserved + 1) & most;
             self.current.d.next = reserved;
             self.tail.d.next = self.tail.q.val() + (waits.rows.cast::<20>() << shift);
         }
@@ -347,10 +352,10 @@ impl<const W: usize> Logic for Frames<W> {
         self.room.d.next = (if open { rest } else { self.room.q.val() }) + freed;
         let in_ring = self.in_ring.q.val();
         if open && !free {
-            self.in_ring.d.next = in_ring + 1;
+            self.in_ring.d.next = (in_ring + 1) & most;
             self.full.d.next = in_ring == slots - 1;
         } else if free && !open {
-            self.in_ring.d.next = in_ring - 1;
+            self.in_ring.d.next = (in_ring - 1) & most;
             self.full.d.next = false;
         }
         if free {
@@ -376,44 +381,44 @@ impl<const W: usize> Logic for Frames<W> {
         let there = self.pending.m.valid.val();
         let chunk = self.chunk.data.val();
         let refused = chunk.cause.any();
-        let spared = self.spared.q.val();
-        let wants_chunk = there && stretch.memory && !spared;
-        let take_chunk = wants_chunk && self.chunk.valid.val();
-        let reads = spared || take_chunk && !refused;
-        let read = DmaRead {
-            iova: chunk.iova,
-            len: chunk.len,
-            tag: stretch.slot,
-            dest: stretch.dest + chunk.offset.cast::<20>(),
-        };
-        self.chunk.ready.next = wants_chunk;
-        self.dma.valid.next = reads;
-        self.dma.data.next = if spared { self.spare.q.val() } else { read };
-        self.spared.d.next = reads && !self.dma.ready.val();
-        if !spared {
-            self.spare.d.next = read;
+        let wants_chunk = there && stretch.memory;
+        let take_chunk = wants_chunk && self.chunk.valid.val() && self.dma.ready.val();
+        let moved = self.moved.q.val();
+        let dest = if moved { self.dest.q.val() } else { stretch.dest };
+        self.chunk.ready.next = wants_chunk && self.dma.ready.val();
+        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused;
+        self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag: stretch.slot, dest };
+        if take_chunk {
+            self.moved.d.next = !chunk.last && !refused;
+            self.dest.d.next = dest + chunk.len.cast::<20>();
         }
 
         let data = self.data.val();
         let comes = self.data_valid.val();
         let took = self.took.q.val(); // the last piece was written in the cycle before
         let inline_data = self.inline_data.data.val();
-        let mut piece: Bits<3> = 0.into();
+        let piece = if elab!(W < 512) { self.piece.q.val() } else { 0.into() };
+        let before = piece.cast::<7>() << shift;
+        let end_piece = elab!(W == 512) || piece == stretch.last_piece;
+        let inline_valid = self.inline_data.valid.val() && !took;
+        let inline_there = if elab!(W < 512) { self.piece_there.q.val() } else { inline_valid };
+        let write = there && stretch.is_inline && inline_there && !comes;
+        let take_inline = write && end_piece;
+        let mut next_piece = piece;
+        if write {
+            next_piece = if end_piece { 0.into() } else { piece + 1 };
+        }
         let mut bytes: Bits<W> = inline_data.get_bits::<W>(0);
-        if elab!(W < 512) {
-            piece = self.piece.q.val();
-            for i in 1..512 / W {
-                if piece == i as u64 {
-                    bytes = inline_data.get_bits::<W>(i * W);
-                }
+        for i in 1..512 / W {
+            if next_piece == i as u64 {
+                bytes = inline_data.get_bits::<W>(i * W);
             }
         }
-        let before = piece.cast::<7>() << shift;
-        let end_piece = elab!(W >= 512) || piece == stretch.last_piece;
-        let write = there && stretch.is_inline && self.inline_data.valid.val() && !took && !comes;
-        let take_inline = write && end_piece;
-        if write {
-            self.piece.d.next = if end_piece { 0.into() } else { piece + 1 };
+        if elab!(W < 512) {
+            self.piece.d.next = next_piece;
+            self.piece_there.d.next = inline_valid && !take_inline;
+            self.piece_bytes.d.next = bytes;
+            bytes = self.piece_bytes.q.val();
         }
         self.took.d.next = take_inline;
         self.inline_data.ready.next = took;
@@ -447,7 +452,7 @@ impl<const W: usize> Logic for Frames<W> {
         self.sums.waddr.next = closing_slot;
         self.sums.wdata.next = closing_sum;
         if closing {
-            self.closed.d.next = self.closed.q.val() + 1;
+            self.closed.d.next = (self.closed.q.val() + 1) & most;
         }
 
         // Count: a cycle after the beat its slot is read, added to and written back.
@@ -457,12 +462,16 @@ impl<const W: usize> Logic for Frames<W> {
         if comes {
             self.tally.d.next = Tally { slot: data.tag & mask, bytes: data.bytes, error: data.error };
         }
-        let one_bad: Bits<14> = if tally.error { 1.into() } else { 0.into() };
         self.arrived[0].re.next = true;
         self.arrived[0].raddr.next = tally.slot;
+        self.base_bad.re.next = true;
+        self.base_bad.raddr.next = tally.slot;
         let counted = self.arrived[0].rdata.val();
-        let after = Arrived { bytes: counted.bytes + tally.bytes.cast::<14>(), bad: counted.bad + one_bad };
-        let zero = Arrived { bytes: 0.into(), bad: 0.into() };
+        let after = Arrived {
+            bytes: counted.bytes + tally.bytes.cast::<14>(),
+            bad: if tally.error { !self.base_bad.rdata.val() } else { counted.bad },
+        };
+        let zero = Arrived { bytes: 0.into(), bad: false };
         for i in 0..2 {
             self.arrived[i].we.next = tallying || sweeping;
             self.arrived[i].waddr.next = if sweeping { sweep } else { tally.slot };
@@ -488,7 +497,7 @@ impl<const W: usize> Logic for Frames<W> {
         let closes_here = closing && closing_slot == slot;
         let look = !known && !tallied && !comes_here && !closes_here && !sweeping;
         // They are no more than `slots` apart.
-        let was_closed = ((oldest ^ self.closed.q.val()) & ((mask << 1) | 1)).any();
+        let was_closed = oldest != self.closed.q.val();
         let come: Bits<14> = if comes_here { data.bytes.cast::<14>() } else { 0.into() };
         let asked: Bits<14> = if closes_here { closing_sum.bytes } else { 0.into() };
         let bad = self.bad.q.val() || comes_here && data.error;
@@ -514,15 +523,20 @@ impl<const W: usize> Logic for Frames<W> {
         self.ready.valid.next = self.complete.q.val();
         self.ready.data.next = self.outcome.q.val();
         if goes {
-            self.oldest.d.next = oldest + 1;
+            self.oldest.d.next = (oldest + 1) & most;
             self.known.d.next = false;
             self.is_closed.d.next = false;
         }
         let last_bytes: Bits<14> = if tallied { tally.bytes.cast::<14>() } else { 0.into() };
-        let last_bad: Bits<14> = if tallied { one_bad } else { 0.into() };
+        let ended = Arrived {
+            bytes: now.bytes + last_bytes,
+            bad: if tallied && tally.error { !base.bad } else { now.bad },
+        };
         self.base.we.next = goes || sweeping;
         self.base.waddr.next = if sweeping { sweep } else { slot };
-        self.base.wdata.next =
-            if sweeping { zero } else { Arrived { bytes: now.bytes + last_bytes, bad: now.bad + last_bad } };
+        self.base.wdata.next = if sweeping { zero } else { ended };
+        self.base_bad.we.next = goes || sweeping;
+        self.base_bad.waddr.next = if sweeping { sweep } else { slot };
+        self.base_bad.wdata.next = !sweeping && ended.bad;
     }
 }
