@@ -26,13 +26,13 @@
 
 use super::{
     frames::{Outcome, rows_of},
-    icrc::{GENERATOR_LATENCY, Generator},
+    icrc::{Generator, MOST_LATENCY, generator_latency},
     judge::{Claim, Held, Verdict},
     prepare::Prepared,
 };
 use crate::{
     msg::{BufAddr, TxFault, TxLeft},
-    stream::{BeatSource, Fifo, READ_LATENCY, Sink, Source},
+    stream::{BeatSource, Queue, READ_LATENCY, Sink, Source},
 };
 use abi::status::counter;
 use hdl::prelude::*;
@@ -175,7 +175,7 @@ pub struct Egress<const W: usize> {
     reporting: Reg<Bit>,
     cause: DFF<Bits<8>>,
     judged: DFF<Held>,
-    faults: Fifo<TxFault>,
+    faults: Queue<TxFault>,
     leaving: Reg<Bit>,
     leaver: DFF<TxLeft>,
     freed: [Reg<Bit>; 2],
@@ -188,11 +188,11 @@ pub struct Egress<const W: usize> {
     header: DFF<Bits<W>>,
     mask: DFF<Bits<W>>,
     generator: Generator<W>,
-    delayed: [Reg<Bit>; GENERATOR_LATENCY],
-    delayed_plan: [DFF<Plan>; GENERATOR_LATENCY],
-    delayed_data: [DFF<Bits<W>>; GENERATOR_LATENCY],
+    delayed: [Reg<Bit>; MOST_LATENCY],
+    delayed_plan: [DFF<Plan>; MOST_LATENCY],
+    delayed_data: [DFF<Bits<W>>; MOST_LATENCY],
     carry: DFF<Bits<16>>,
-    beats: Fifo<Beat<W>>,
+    beats: Queue<Beat<W>>,
 }
 
 impl<const W: usize> Default for Egress<W> {
@@ -259,7 +259,7 @@ impl<const W: usize> Default for Egress<W> {
             reporting: Default::default(),
             cause: Default::default(),
             judged: Default::default(),
-            faults: Fifo::new(FAULTS),
+            faults: Queue::new(FAULTS),
             leaving: Default::default(),
             leaver: Default::default(),
             freed: Default::default(),
@@ -275,7 +275,7 @@ impl<const W: usize> Default for Egress<W> {
             delayed_plan: Default::default(),
             delayed_data: Default::default(),
             carry: Default::default(),
-            beats: Fifo::new(BEATS),
+            beats: Queue::new(BEATS),
         }
     }
 }
@@ -297,6 +297,11 @@ fn beyond<const W: usize>(left: Bits<14>) -> Bits<14> {
 fn from_byte<const W: usize>(n: Bits<7>) -> Bits<W> {
     let ones: Bits<W> = !Bits::<W>::default();
     ones << cat!(10; n, bits::<3>(0))
+}
+
+impl<const W: usize> Egress<W> {
+    /// Stages of the delay line.
+    const LATENCY: usize = generator_latency(W);
 }
 
 impl<const W: usize> Logic for Egress<W> {
@@ -513,7 +518,7 @@ impl<const W: usize> Logic for Egress<W> {
             self.delayed_plan[0].d.next = plan;
             self.delayed_data[0].d.next = merged;
         }
-        for i in 1..GENERATOR_LATENCY {
+        for i in 1..Self::LATENCY {
             self.delayed[i].d.next = self.delayed[i - 1].q.val();
             if self.delayed[i - 1].q.val() {
                 self.delayed_plan[i].d.next = self.delayed_plan[i - 1].q.val();
@@ -522,10 +527,10 @@ impl<const W: usize> Logic for Egress<W> {
         }
 
         // Insert the ICRC. All headers but Ethernet's 14 bytes are multiples of 4, so it begins 2 bytes behind one.
-        let leaves = self.delayed[GENERATOR_LATENCY - 1].q.val();
-        let plan = self.delayed_plan[GENERATOR_LATENCY - 1].q.val();
+        let leaves = self.delayed[Self::LATENCY - 1].q.val();
+        let plan = self.delayed_plan[Self::LATENCY - 1].q.val();
         let icrc = self.generator.icrc.val();
-        let mut data = self.delayed_data[GENERATOR_LATENCY - 1].q.val();
+        let mut data = self.delayed_data[Self::LATENCY - 1].q.val();
         if leaves && plan.icrc {
             data = data | (icrc.cast::<W>() << cat!(10; plan.at.get_bits::<5>(2), bits::<5>(16)));
         }

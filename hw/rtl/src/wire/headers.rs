@@ -117,35 +117,72 @@ pub fn udp_len(head: TxHead, ext: Bits<7>) -> Bits<16> {
     fixed + head.payload.cast::<16>() + pad(head.payload).cast::<16>()
 }
 
-/// The extended headers. RETH from `va`, `rkey`, `dma_len`; AETH from `syndrome`, `msn`; DETH takes its Q_Key from
-/// `rkey` and the source QPN from `msn`, as ingress reports them. Atomics are not sent yet.
+/// What extended headers an opcode has.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Exts {
+    pub reth: Bit,
+    pub deth: Bit,
+    pub aeth: Bit,
+    pub imm: Bit,
+}
+
+/// Those of `opcode`.
+#[hdl_fn]
+pub fn exts(opcode: Bits<8>) -> Exts {
+    let deth = is_datagram(opcode);
+    let reth = !deth && is_in(opcode, RETH);
+    Exts { reth, deth, aeth: !deth && !reth && is_in(opcode, AETH), imm: is_in(opcode, IMM) }
+}
+
+/// RETH.
+#[hdl_fn]
+pub fn reth(head: TxHead) -> Bits<128> {
+    cat!(bswap(head.dma_len), bswap(head.rkey), bswap(head.va))
+}
+
+/// DETH: its Q_Key is in `rkey` and the source QPN in `msn`, as ingress reports them.
+#[hdl_fn]
+pub fn deth(head: TxHead) -> Bits<64> {
+    cat!(bswap(head.msn), bits::<8>(0), bswap(head.rkey))
+}
+
+/// AETH.
+#[hdl_fn]
+pub fn aeth(head: TxHead) -> Bits<32> {
+    cat!(bswap(head.msn), head.syndrome)
+}
+
+/// The extended headers. Atomics are not sent yet.
 #[hdl_fn]
 fn ext(head: TxHead) -> Bits<EXT_BITS> {
-    let imm: Bits<32> = if is_in(head.opcode, IMM) { head.imm } else { bits::<32>(0) };
-    if is_datagram(head.opcode) {
-        cat!(96; imm, bswap(head.msn), bits::<8>(0), bswap(head.rkey)).cast::<EXT_BITS>()
-    } else if is_in(head.opcode, RETH) {
-        cat!(160; imm, bswap(head.dma_len), bswap(head.rkey), bswap(head.va)).cast::<EXT_BITS>()
-    } else if is_in(head.opcode, AETH) {
-        cat!(32; bswap(head.msn), head.syndrome).cast::<EXT_BITS>()
+    let has = exts(head.opcode);
+    let imm: Bits<32> = if has.imm { head.imm } else { bits::<32>(0) };
+    if has.deth {
+        cat!(96; imm, deth(head)).cast::<EXT_BITS>()
+    } else if has.reth {
+        cat!(160; imm, reth(head)).cast::<EXT_BITS>()
+    } else if has.aeth {
+        aeth(head).cast::<EXT_BITS>()
     } else {
         imm.cast::<EXT_BITS>()
     }
 }
 
-/// UDP header (checksum 0), BTH and extended headers. MigReq is 0, as stock Soft-RoCE sends it.
+/// UDP header, its checksum 0.
 #[hdl_fn]
-fn upper(head: TxHead, address: Bits<ADDRESS_BITS>, udp_len: Bits<16>) -> Bits<UPPER_BITS> {
+pub fn udp(address: Bits<ADDRESS_BITS>, udp_len: Bits<16>) -> Bits<64> {
     let sport = address.get_bits::<16>(elab!(qp_address::SPORT.lsb));
+    cat!(bits::<16>(0), bswap(udp_len), bits::<16>(wire::ROCE_PORT.swap_bytes() as u64), bswap(sport))
+}
+
+/// BTH. MigReq is 0, as stock Soft-RoCE sends it.
+#[hdl_fn]
+pub fn bth(head: TxHead, address: Bits<ADDRESS_BITS>) -> Bits<96> {
     let pkey = address.get_bits::<16>(elab!(qp_address::PKEY.lsb));
     let qpn = address.get_bits::<24>(elab!(qp_address::DEST_QPN.lsb));
-    let udp: Bits<64> =
-        cat!(bits::<16>(0), bswap(udp_len), bits::<16>(wire::ROCE_PORT.swap_bytes() as u64), bswap(sport));
     let flags: Bits<8> = cat!(head.solicited, false, pad(head.payload), bits::<4>(0));
     let becn: Bits<8> = if head.opcode == wire::CNP { bits::<8>(0x40) } else { bits::<8>(0) };
-    let bth: Bits<96> =
-        cat!(bswap(head.psn), head.ack_req, bits::<7>(0), bswap(qpn), becn, bswap(pkey), flags, head.opcode);
-    cat!(ext(head), bth, udp)
+    cat!(bswap(head.psn), head.ack_req, bits::<7>(0), bswap(qpn), becn, bswap(pkey), flags, head.opcode)
 }
 
 /// First half of the IPv4 header checksum: everything but the source address, as a sum of 16-bit words.
@@ -173,7 +210,7 @@ pub fn checksum_add(sum: Bits<20>, gid: Bits<GID_BITS>) -> Bits<20> {
 
 /// Folds the sum to the checksum field.
 #[hdl_fn]
-fn checksum_end(sum: Bits<20>) -> Bits<16> {
+pub fn checksum_end(sum: Bits<20>) -> Bits<16> {
     let once = sum.get_bits::<16>(0).cast::<17>() + sum.get_bits::<4>(16).cast::<17>();
     !(once.get_bits::<16>(0) + once.get_bits::<1>(16).cast::<16>())
 }
@@ -183,6 +220,65 @@ fn checksum_end(sum: Bits<20>) -> Bits<16> {
 pub fn checksum_in_place(sum: Bits<20>, tagged: Bit) -> Bits<MAX_BITS> {
     let field = bswap(checksum_end(sum)).cast::<MAX_BITS>();
     if tagged { field << elab!(8 * (CHECKSUM_AT + len::VLAN) as u64) } else { field << elab!(8 * CHECKSUM_AT as u64) }
+}
+
+/// IPv4 header with that checksum.
+#[hdl_fn]
+pub fn ipv4(address: Bits<ADDRESS_BITS>, gid: Bits<GID_BITS>, udp_len: Bits<16>, checksum: Bits<16>) -> Bits<160> {
+    let class = address.get_bits::<8>(elab!(qp_address::TRAFFIC_CLASS.lsb));
+    let hops = address.get_bits::<8>(elab!(qp_address::HOP_LIMIT.lsb));
+    cat!(
+        address.get_bits::<32>(elab!(qp_address::DIP_LOW.lsb)),
+        gid.get_bits::<32>(elab!(gid::IP_LOW.lsb)),
+        bswap(checksum),
+        bits::<8>(wire::IP_PROTO_UDP as u64),
+        hops,
+        bits::<16>(0x0040), // do not fragment
+        bits::<16>(0),      // identification
+        bswap(udp_len + len::IPV4 as u64),
+        class,
+        bits::<8>(0x45)
+    )
+}
+
+/// IPv6 header.
+#[hdl_fn]
+pub fn ipv6(address: Bits<ADDRESS_BITS>, gid: Bits<GID_BITS>, udp_len: Bits<16>) -> Bits<320> {
+    let class = address.get_bits::<8>(elab!(qp_address::TRAFFIC_CLASS.lsb));
+    let hops = address.get_bits::<8>(elab!(qp_address::HOP_LIMIT.lsb));
+    let flow = address.get_bits::<20>(elab!(qp_address::FLOW_LABEL.lsb));
+    cat!(
+        address.get_bits::<128>(elab!(qp_address::DIP_LOW.lsb)),
+        gid.get_bits::<128>(elab!(gid::IP_LOW.lsb)),
+        hops,
+        bits::<8>(wire::IP_PROTO_UDP as u64),
+        bswap(udp_len),
+        bswap(cat!(32; bits::<4>(6), class, flow))
+    )
+}
+
+/// EtherType of the IP header.
+#[hdl_fn]
+pub fn ethertype(ip6: Bit) -> Bits<16> {
+    if ip6 {
+        bits::<16>(wire::ETHERTYPE_IPV6.swap_bytes() as u64)
+    } else {
+        bits::<16>(wire::ETHERTYPE_IPV4.swap_bytes() as u64)
+    }
+}
+
+/// Both MACs.
+#[hdl_fn]
+pub fn macs(address: Bits<ADDRESS_BITS>, gid: Bits<GID_BITS>) -> Bits<96> {
+    cat!(gid.get_bits::<48>(elab!(gid::MAC.lsb)), address.get_bits::<48>(elab!(qp_address::DMAC.lsb)))
+}
+
+/// VLAN tag.
+#[hdl_fn]
+pub fn tag(address: Bits<ADDRESS_BITS>, gid: Bits<GID_BITS>) -> Bits<32> {
+    let control: Bits<16> =
+        cat!(address.get_bits::<3>(elab!(qp_address::PRIORITY.lsb)), false, gid.get_bits::<12>(elab!(gid::VLAN.lsb)));
+    cat!(bswap(control), bits::<16>(wire::ETHERTYPE_VLAN.swap_bytes() as u64))
 }
 
 /// All header bytes of a RoCE frame, the IPv4 header checksum 0: see [`checksum_in_place`].
@@ -195,39 +291,13 @@ pub fn header(
     tagged: Bit,
     udp_len: Bits<16>,
 ) -> Bits<MAX_BITS> {
-    let class = address.get_bits::<8>(elab!(qp_address::TRAFFIC_CLASS.lsb));
-    let hops = address.get_bits::<8>(elab!(qp_address::HOP_LIMIT.lsb));
-    let flow = address.get_bits::<20>(elab!(qp_address::FLOW_LABEL.lsb));
-    let dip = address.get_bits::<128>(elab!(qp_address::DIP_LOW.lsb));
-    let sip = gid.get_bits::<128>(elab!(gid::IP_LOW.lsb));
-    let protocol = bits::<8>(wire::IP_PROTO_UDP as u64);
-    let v4: Bits<160> = cat!(
-        dip.get_bits::<32>(0),
-        sip.get_bits::<32>(0),
-        bits::<16>(0), // checksum
-        protocol,
-        hops,
-        bits::<16>(0x0040), // do not fragment
-        bits::<16>(0),      // identification
-        bswap(udp_len + len::IPV4 as u64),
-        class,
-        bits::<8>(0x45)
-    );
-    let v6: Bits<320> = cat!(dip, sip, hops, protocol, bswap(udp_len), bswap(cat!(32; bits::<4>(6), class, flow)));
-    let upper = upper(head, address, udp_len);
+    let upper: Bits<UPPER_BITS> = cat!(ext(head), bth(head, address), udp(address, udp_len));
+    let v6 = ipv6(address, gid, udp_len);
+    let v4 = ipv4(address, gid, udp_len, bits::<16>(0));
     let packet: Bits<704> = if ip6 { cat!(upper, v6) } else { cat!(544; upper, v4).cast::<704>() };
-
-    let kind: Bits<16> = if ip6 {
-        bits::<16>(wire::ETHERTYPE_IPV6.swap_bytes() as u64)
-    } else {
-        bits::<16>(wire::ETHERTYPE_IPV4.swap_bytes() as u64)
-    };
-    let macs: Bits<96> =
-        cat!(gid.get_bits::<48>(elab!(gid::MAC.lsb)), address.get_bits::<48>(elab!(qp_address::DMAC.lsb)));
-    let control: Bits<16> =
-        cat!(address.get_bits::<3>(elab!(qp_address::PRIORITY.lsb)), false, gid.get_bits::<12>(elab!(gid::VLAN.lsb)));
+    let (kind, macs) = (ethertype(ip6), macs(address, gid));
     if tagged {
-        cat!(packet, kind, bswap(control), bits::<16>(wire::ETHERTYPE_VLAN.swap_bytes() as u64), macs)
+        cat!(packet, kind, tag(address, gid), macs)
     } else {
         cat!(816; packet, kind, macs).cast::<MAX_BITS>()
     }

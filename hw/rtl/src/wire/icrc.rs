@@ -13,6 +13,7 @@
 //! state                   s0    s1      32 to 32 bits and the folds
 //! done                          1
 //! ```
+//! A datapath of one part folds beat and state together, in the second cycle.
 //! No handshakes, so nothing here can wait.
 
 use hdl::prelude::*;
@@ -28,8 +29,11 @@ const PART: usize = 64;
 
 /// Cycles from a beat to the state behind it.
 pub const CRC_LATENCY: usize = 2;
-/// Cycles from a frame's last beat to its ICRC in [`Generator`].
-pub const GENERATOR_LATENCY: usize = 5;
+/// Cycles from a frame's last beat to its ICRC in a [`Generator`] of W bits, and in the slowest one.
+pub const fn generator_latency(w: usize) -> usize {
+    if w == PART { MOST_LATENCY } else { MOST_LATENCY - 1 }
+}
+pub const MOST_LATENCY: usize = 6;
 
 /// The state after `bytes` zero bytes.
 pub fn forward(state: u32, bytes: usize) -> u32 {
@@ -84,6 +88,8 @@ pub struct Crc<const W: usize> {
     pub done: Signal<Out, Bit>,
     /// Of each part of the beat; they add up.
     fold: [DFF<Bits<32>>; 8],
+    /// The beat itself, where it is one part.
+    beat: DFF<Bits<W>>,
     fold_valid: Reg<Bit>,
     fold_first: DFF<Bit>,
     fold_last: DFF<Bit>,
@@ -105,6 +111,7 @@ impl<const W: usize> Default for Crc<W> {
             state: Default::default(),
             done: Default::default(),
             fold: Default::default(),
+            beat: Default::default(),
             fold_valid: Default::default(),
             fold_first: Default::default(),
             fold_last: Default::default(),
@@ -120,16 +127,20 @@ impl<const W: usize> Logic for Crc<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, fold_valid, sum_last);
-        dff_setup!(self, clock, fold, fold_first, fold_last, sum);
+        dff_setup!(self, clock, fold, beat, fold_first, fold_last, sum);
         self.fold_valid.d.next = self.valid.val();
         if self.valid.val() {
-            for i in 0..W / PART {
-                let mut fold: Bits<32> = 0.into();
-                for k in 0..32 {
-                    let part = self.data.val().get_bits::<PART>(PART * i);
-                    fold = fold.replace_bit(k, (part & elab!(part_of(self._beat.0[k], i))).xor());
+            if elab!(W == PART) {
+                self.beat.d.next = self.data.val();
+            } else {
+                for i in 0..W / PART {
+                    let mut fold: Bits<32> = 0.into();
+                    for k in 0..32 {
+                        let part = self.data.val().get_bits::<PART>(PART * i);
+                        fold = fold.replace_bit(k, (part & elab!(part_of(self._beat.0[k], i))).xor());
+                    }
+                    self.fold[i].d.next = fold;
                 }
-                self.fold[i].d.next = fold;
             }
             self.fold_first.d.next = self.first.val();
             self.fold_last.d.next = self.last.val();
@@ -137,13 +148,20 @@ impl<const W: usize> Logic for Crc<W> {
         self.sum_last.d.next = self.fold_valid.q.val() && self.fold_last.q.val();
         if self.fold_valid.q.val() {
             let mut sum: Bits<32> = 0.into();
-            if !self.fold_first.q.val() {
+            let before: Bits<32> = if self.fold_first.q.val() { 0.into() } else { self.sum.q.val() };
+            if elab!(W == PART) {
+                // The state acts as the first bits of data do.
+                let both = self.beat.q.val() ^ before.cast::<W>();
                 for k in 0..32 {
-                    sum = sum.replace_bit(k, (self.sum.q.val() & elab!(self._advance.0[k])).xor());
+                    sum = sum.replace_bit(k, (both & elab!(self._beat.0[k])).xor());
                 }
-            }
-            for i in 0..W / PART {
-                sum ^= self.fold[i].q.val();
+            } else {
+                for k in 0..32 {
+                    sum = sum.replace_bit(k, (before & elab!(self._advance.0[k])).xor());
+                }
+                for i in 0..W / PART {
+                    sum ^= self.fold[i].q.val();
+                }
             }
             self.sum.d.next = sum;
         }
@@ -232,7 +250,7 @@ pub struct Generator<const W: usize> {
     pub tagged: Signal<In, Bit>,
     /// It is IPv6.
     pub ip6: Signal<In, Bit>,
-    /// The ICRC, its first wire byte in bits 7:0, `GENERATOR_LATENCY` cycles after the last beat.
+    /// The ICRC, its first wire byte in bits 7:0, [`generator_latency`] cycles after the last beat.
     pub icrc: Signal<Out, Bits<32>>,
     /// `icrc` is that of a frame, in this cycle only.
     pub done: Signal<Out, Bit>,
@@ -245,7 +263,9 @@ pub struct Generator<const W: usize> {
     pad: [DFF<Bits<6>>; 4],
     crc: Crc<W>,
     state: [DFF<Bits<32>>; 2],
-    ready: [Reg<Bit>; 2],
+    ready: [Reg<Bit>; 3],
+    /// Pairs of zero bytes that are still to be undone, where that is done one by one.
+    pairs: Reg<Bits<2>>,
     _odd: Hidden<Vec<Vec<Bits<32>>>>,
     _undo: Hidden<Vec<Vec<Bits<32>>>>,
 }
@@ -272,6 +292,7 @@ impl<const W: usize> Default for Generator<W> {
             crc: Default::default(),
             state: Default::default(),
             ready: Default::default(),
+            pairs: Default::default(),
             _odd: Hidden((0..4).map(|n| state_rows(|s| backward(s, 4 * n + 2))).collect()),
             _undo: Hidden((0..4).map(|n| state_rows(|s| backward(s, 16 * n))).collect()),
         }
@@ -281,7 +302,7 @@ impl<const W: usize> Default for Generator<W> {
 impl<const W: usize> Logic for Generator<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, number, masked_valid, ready);
+        regs!(self, clock, rst, number, masked_valid, ready, pairs);
         dff_setup!(self, clock, masked, masked_first, masked_last, pad, state);
         clock_reset!(self, clock, rst, crc);
 
@@ -307,41 +328,60 @@ impl<const W: usize> Logic for Generator<W> {
             self.pad[i].d.next = self.pad[i - 1].q.val();
         }
 
-        // Undo the padding: 2, 6, 10 or 14 bytes, then 0, 16, 32 or 48; one network for each, so that none stands behind another.
         self.ready[0].d.next = self.crc.done.val();
         self.ready[1].d.next = self.ready[0].q.val();
+        self.ready[2].d.next = self.ready[1].q.val();
         let ended = self.crc.state.val();
         let pad = self.pad[CRC_LATENCY].q.val();
-        let mut state: Bits<32> = 0.into();
-        for n in 0..4 {
-            if 4 * n + 2 < W / 8 {
-                let mut undone: Bits<32> = 0.into();
-                for j in 0..32 {
-                    undone = undone.replace_bit(j, (ended & elab!(self._odd.0[n][j])).xor());
-                }
-                if pad.get_bits::<2>(2) == n as u64 {
-                    state = undone;
+        if elab!(W == PART) {
+            // Undo the padding: 2 bytes, and in the two cycles behind 2 more each if it is 6. No frame ends so soon after another.
+            let ends = self.crc.done.val();
+            let pairs = self.pairs.q.val();
+            let from = if ends { ended } else { self.state[0].q.val() };
+            let mut undone: Bits<32> = 0.into();
+            for j in 0..32 {
+                undone = undone.replace_bit(j, (from & elab!(self._odd.0[0][j])).xor());
+            }
+            if ends || pairs.any() {
+                self.state[0].d.next = undone;
+                let more: Bits<2> = if pad.get_bit(2) { 2.into() } else { 0.into() };
+                self.pairs.d.next = if ends { more } else { pairs - 1 };
+            }
+            self.icrc.next = !self.state[0].q.val();
+            self.done.next = self.ready[2].q.val();
+        } else {
+            // Undo the padding: 2, 6, 10 or 14 bytes, then 0, 16, 32 or 48; one network for each, so that none stands behind another.
+            let mut state: Bits<32> = 0.into();
+            for n in 0..4 {
+                if 4 * n + 2 < W / 8 {
+                    let mut undone: Bits<32> = 0.into();
+                    for j in 0..32 {
+                        undone = undone.replace_bit(j, (ended & elab!(self._odd.0[n][j])).xor());
+                    }
+                    if pad.get_bits::<2>(2) == n as u64 {
+                        state = undone;
+                    }
                 }
             }
-        }
-        self.state[0].d.next = state;
-        let ended = self.state[0].q.val();
-        let pad = self.pad[CRC_LATENCY + 1].q.val();
-        let mut state = ended;
-        for n in 1..4 {
-            if 16 * n < W / 8 {
-                let mut undone: Bits<32> = 0.into();
-                for j in 0..32 {
-                    undone = undone.replace_bit(j, (ended & elab!(self._undo.0[n][j])).xor());
-                }
-                if pad.get_bits::<2>(4) == n as u64 {
-                    state = undone;
+            self.state[0].d.next = state;
+            let ended = self.state[0].q.val();
+            let pad = self.pad[CRC_LATENCY + 1].q.val();
+            let mut state = ended;
+            for n in 1..4 {
+                if 16 * n < W / 8 {
+                    let mut undone: Bits<32> = 0.into();
+                    for j in 0..32 {
+                        undone = undone.replace_bit(j, (ended & elab!(self._undo.0[n][j])).xor());
+                    }
+                    if pad.get_bits::<2>(4) == n as u64 {
+                        state = undone;
+                    }
                 }
             }
+            self.state[1].d.next = state;
+            self.icrc.next = !self.state[1].q.val();
+            self.done.next = self.ready[1].q.val();
         }
-        self.state[1].d.next = state;
-        self.icrc.next = !self.state[1].q.val();
-        self.done.next = self.ready[1].q.val();
     }
 }
 
@@ -403,7 +443,7 @@ mod tests {
                 m.set("bytes", chunk.len() as u64);
                 m.set("last", u64::from(i + 1 == count));
                 if i + 1 == count {
-                    want.push_back((m.cycle() + GENERATOR_LATENCY as u64, icrc_of(frame)));
+                    want.push_back((m.cycle() + generator_latency(W) as u64, icrc_of(frame)));
                 }
                 m.tick();
                 check(&m, &mut want, &mut got);

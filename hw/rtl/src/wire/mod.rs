@@ -1,5 +1,6 @@
 //! From frames to checked meta data and back: ingress, ICRC, frames, egress.
 
+pub mod builder;
 pub mod egress;
 pub mod frames;
 pub mod gids;

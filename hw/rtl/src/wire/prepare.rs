@@ -11,12 +11,14 @@
 //! header                              A    A         slices of a beat each, read from the cycle behind on
 //! ```
 //! A datapath of W bits reads the rows of addresses and GIDs in words of W bits, and writes headers in slices of W bits: a narrow one takes
-//! longer, and needs no wide RAMs. ACKs go between any two frames, and so have rows of their own.
+//! longer, and needs no wide RAMs. One of 64 bits has all rows in one RAM, and [builds](super::builder) headers word by word beside the
+//! reads for the next frame. ACKs go between any two frames, and so have rows of their own.
 //!
 //! Cannot deadlock: a head is picked only when a row is free for it, and then nothing waits. Rows become free as frames leave. A row
-//! access of the table bus waits until nothing is under way, and nothing is picked meanwhile.
+//! write of the table bus waits until nothing is under way, and nothing is picked meanwhile.
 
 use super::{
+    builder::{Builder, LEAD, Parts},
     frames::{row_shift, rows_of},
     headers::{self, ADDRESS_BITS, GID_BITS, MAX_BITS},
     judge::{Claim, Verdict},
@@ -26,7 +28,7 @@ use crate::{
     stream::{Sink, Table, TablePort},
 };
 use abi::{
-    table::{gid, id, qp_address, qp_send},
+    table::{GIDS, gid, id, qp_address, qp_send},
     wire::{self, len, op},
 };
 use hdl::prelude::*;
@@ -87,16 +89,17 @@ pub struct Prepare<const W: usize> {
     /// The oldest frame of the ring, or of the others, has left, and its row is free.
     pub free: Signal<In, Bit>,
     pub free_quick: Signal<In, Bit>,
-    /// Takes QP_ADDRESS and GID rows, and QP_SEND rows for their LOAD; reads back the first two.
+    /// Takes QP_ADDRESS and GID rows, and QP_SEND rows for their LOAD. Nobody reads them back.
     pub table: TablePort,
     /// A send queue is loaded. Held until `loaded`.
     pub load: Signal<Out, Bit>,
     pub load_qpn: Signal<Out, Qp>,
     pub loaded: Signal<In, Bit>,
+    /// Of 64 bits, with the GIDs behind them.
     addresses: Table<Bits<W>>,
     gids: Table<Bits<W>>,
     /// Of each GID, whether it is tagged.
-    tags: Ram<Bit, 8>,
+    tags: Ram<Bit, 4>,
     // Pick: bit k of `steps` is cycle k of a frame.
     may_pick: Reg<Bit>,
     gap: Reg<Bits<4>>,
@@ -126,18 +129,12 @@ pub struct Prepare<const W: usize> {
     sum: DFF<Bits<20>>,
     length: DFF<Bits<7>>,
     store: Ram<Prepared, 4>,
-    // Slices behind the first.
+    builder: Builder<W>,
     slices: Table<Bits<W>>,
-    rest: DFF<Bits<MAX_BITS>>,
-    rest_left: Reg<Bits<7>>,
-    rest_row: DFF<Bits<4>>,
-    rest_slice: DFF<Bits<4>>,
-    // Row accesses.
+    // Row writes.
     access: Reg<Bit>,
     word: Reg<Bits<4>>,
-    reading: [Reg<Bit>; 2],
-    answer: Reg<Bit>,
-    answer_gid: DFF<Bit>,
+    _gid_base: Hidden<usize>,
 }
 
 /// Words of a row of `bits` bits.
@@ -155,11 +152,24 @@ const fn sizes_step(w: usize) -> usize {
     words(w, ADDRESS_BITS) + words(w, GID_BITS) + 2
 }
 
-/// Cycles between two heads: until the first has passed on what it holds, and all slices of the longest header are written.
+/// All rows are in one RAM, and headers are built word by word.
+const fn is_narrow(w: usize) -> bool {
+    w == 64
+}
+
+/// Cycles between two heads: until the first has passed on what it holds, and all slices of the longest header are written or,
+/// word by word, the builder has begun.
 const fn gap(w: usize) -> usize {
     let (steps, slices) = (sizes_step(w) - 1, words(w, MAX_BITS));
-    if steps > slices { steps } else { slices }
+    if is_narrow(w) {
+        sizes_step(w) + 3
+    } else if steps > slices {
+        steps
+    } else {
+        slices
+    }
 }
+const _: () = assert!(sizes_step(64) + 2 == LEAD as usize);
 
 /// The last word of a row of `bits` bits.
 fn last_of(w: usize, bits_of_row: usize) -> Bits<4> {
@@ -188,6 +198,9 @@ impl<const W: usize> Prepare<W> {
     pub fn new(qps: usize) -> Self {
         let rows = |n: usize, bits: usize| n << word_bits(W, bits);
         let slices = 2 * ROWS * words(W, MAX_BITS).next_power_of_two();
+        let gid_rows = rows(GIDS, GID_BITS);
+        let gid_base = rows(qps, ADDRESS_BITS);
+        let style = if gid_rows > 64 { "block" } else { "distributed" };
         Prepare {
             clock: Default::default(),
             rst: Default::default(),
@@ -213,9 +226,9 @@ impl<const W: usize> Prepare<W> {
             load: Default::default(),
             load_qpn: Default::default(),
             loaded: Default::default(),
-            addresses: Table::new(rows(qps, ADDRESS_BITS), "block"),
-            gids: Table::new(rows(1 << qp_address::GID.bits, GID_BITS), "block"),
-            tags: Ram::default().style("distributed").at_once(),
+            addresses: Table::new(if is_narrow(W) { gid_base + gid_rows } else { gid_base }, "block"),
+            gids: Table::new(if is_narrow(W) { 1 } else { gid_rows }, style),
+            tags: Ram::default().rows(GIDS).style("distributed").at_once(),
             may_pick: Default::default(),
             gap: Default::default(),
             steps: Default::default(),
@@ -241,15 +254,10 @@ impl<const W: usize> Prepare<W> {
             length: Default::default(),
             store: Ram::default().style("distributed").at_once(),
             slices: Table::new(slices, if slices > 64 { "block" } else { "distributed" }),
-            rest: Default::default(),
-            rest_left: Default::default(),
-            rest_row: Default::default(),
-            rest_slice: Default::default(),
+            builder: Default::default(),
             access: Default::default(),
             word: Default::default(),
-            reading: Default::default(),
-            answer: Default::default(),
-            answer_gid: Default::default(),
+            _gid_base: Hidden(gid_base),
         }
     }
 }
@@ -257,13 +265,11 @@ impl<const W: usize> Prepare<W> {
 impl<const W: usize> Logic for Prepare<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(
-            self, clock, rst, may_pick, gap, steps, tail, ahead, used, room, rest_left, access, word, reading, answer
-        );
+        regs!(self, clock, rst, may_pick, gap, steps, tail, ahead, used, room, access, word);
         dff_setup!(self, clock, picked, picked_row, picked_buf, ext, address, gid, tagged, sized, sized_row);
         dff_setup!(self, clock, sized_header, sized_end, sized_total, sized_start, udp_len, sum, length);
-        dff_setup!(self, clock, rest, rest_row, rest_slice, answer_gid);
         clock!(self, clock, addresses, gids, tags, store, slices);
+        clock_reset!(self, clock, rst, builder);
 
         // Pick a head.
         let may = self.may_pick.q.val();
@@ -279,14 +285,32 @@ impl<const W: usize> Logic for Prepare<W> {
         let gap_left = self.gap.q.val();
         let waits = self.table.valid.val() || self.access.q.val();
         if pick {
-            self.picked.d.next = if pick_quick { self.quick.data.val() } else { self.head.data.val() };
+            // What only frames with a payload or RETH have is not looked at in the others.
+            let quick = self.quick.data.val();
+            let mut head = self.head.data.val();
+            if pick_quick {
+                head.qpn = quick.qpn;
+                head.generation = quick.generation;
+                head.request = false;
+                head.epoch = quick.epoch;
+                head.raw = false;
+                head.opcode = quick.opcode;
+                head.psn = quick.psn;
+                head.ack_req = quick.ack_req;
+                head.solicited = quick.solicited;
+                head.payload = 0.into();
+                head.syndrome = quick.syndrome;
+                head.msn = quick.msn;
+                head.again = quick.again;
+            }
+            self.picked.d.next = head;
             let ahead = if pick_quick { self.ahead[1].q.val() } else { self.ahead[0].q.val() };
             self.picked_row.d.next = cat!(pick_quick, ahead);
             self.gap.d.next = elab!(bits::<4>(gap(W) as u64 - 1));
             self.may_pick.d.next = false;
         } else {
             self.gap.d.next = if gap_left > 1 { gap_left - 1 } else { 0.into() };
-            self.may_pick.d.next = gap_left <= 1 && !waits && self.judge_ready.val();
+            self.may_pick.d.next = gap_left <= 1 && !waits && self.judge_ready.val() && self.builder.may.val();
         }
         for i in 0..2 {
             let takes = if i == 1 { pick_quick } else { pick_ring };
@@ -344,30 +368,31 @@ impl<const W: usize> Logic for Prepare<W> {
                 gid_word = k.to_bits();
             }
         }
-        let reads = access && !req.write;
         let reads_address = (steps & elab!(span(1, words(W, ADDRESS_BITS)))).any();
         let reads_gid = (steps & elab!(span(words(W, ADDRESS_BITS) + 2, words(W, GID_BITS)))).any();
         let whole = collect::<W>(self.address.q.val(), self.addresses.rdata.val());
-        let whole_gid = collect::<W>(self.gid.q.val(), self.gids.rdata.val());
-        let answers = self.reading[1].q.val();
-        let answers_gid = self.answer_gid.q.val();
-        if (steps & elab!(span(3, words(W, ADDRESS_BITS)))).any() || answers && !answers_gid {
+        let gid_words = if elab!(is_narrow(W)) { self.addresses.rdata.val() } else { self.gids.rdata.val() };
+        let whole_gid = collect::<W>(self.gid.q.val(), gid_words);
+        if (steps & elab!(span(3, words(W, ADDRESS_BITS)))).any() {
             self.address.d.next = whole;
         }
-        if (steps & elab!(span(words(W, ADDRESS_BITS) + 4, words(W, GID_BITS)))).any() || answers && answers_gid {
+        if (steps & elab!(span(words(W, ADDRESS_BITS) + 4, words(W, GID_BITS)))).any() {
             self.gid.d.next = whole_gid;
         }
         let address_comes = steps.get_bit(elab!(words(W, ADDRESS_BITS) + 2));
         let address_now = collected::<W, ADDRESS_BITS>(if address_comes { whole } else { self.address.q.val() });
-        let gid_index = address_now.get_bits::<8>(elab!(qp_address::GID.lsb));
-        let address_row = if access { req.index } else { picked.qpn.cast::<24>() };
-        let gid_row = if access { req.index } else { gid_index.cast::<24>() };
-        self.addresses.re.next = reads_address || reads;
-        self.addresses.raddr.next = (address_row << elab!(word_bits(W, ADDRESS_BITS))) | address_word.cast::<24>();
-        self.gids.re.next = reads_gid || reads;
-        self.gids.raddr.next = (gid_row << elab!(word_bits(W, GID_BITS))) | gid_word.cast::<24>();
+        let gid_index = address_now.get_bits::<8>(elab!(qp_address::GID.lsb)) & (GIDS as u64 - 1);
+        let gid_base: Bits<24> = elab!(if is_narrow(W) { bits::<24>(self._gid_base.0 as u64) } else { bits::<24>(0) });
+        let gid_row = gid_base + (gid_index.cast::<24>() << elab!(word_bits(W, GID_BITS))) + gid_word.cast::<24>();
+        let address_row =
+            (picked.qpn.cast::<24>() << elab!(word_bits(W, ADDRESS_BITS))) | address_word.cast::<24>();
+        let both = elab!(is_narrow(W));
+        self.addresses.re.next = reads_address || both && reads_gid;
+        self.addresses.raddr.next = if both && reads_gid { gid_row } else { address_row };
+        self.gids.re.next = !both && reads_gid;
+        self.gids.raddr.next = gid_row;
         self.tags.re.next = true;
-        self.tags.raddr.next = gid_index;
+        self.tags.raddr.next = gid_index.get_bits::<4>(0);
         if address_comes {
             self.tagged.d.next = self.tags.rdata.val();
         }
@@ -429,78 +454,66 @@ impl<const W: usize> Logic for Prepare<W> {
         self.store.re.next = true;
         self.store.raddr.next = self.row.val();
         self.next.next = self.store.rdata.val();
-        self.prepared.next = steps.get_bit(elab!(sizes_step(W))) && !row.get_bit(3);
-        self.prepared_quick.next = steps.get_bit(elab!(sizes_step(W))) && row.get_bit(3);
 
-        // All headers, slice by slice.
-        let gid = collected::<W, GID_BITS>(whole_gid);
+        // All headers. Those built word by word come before their last slices are written.
         let builds = steps.get_bit(elab!(sizes_step(W) + 1));
-        let mut all: Bits<MAX_BITS> = 0.into();
-        if builds {
-            all = headers::header(head, address, gid, ip6, tagged, self.udp_len.q.val());
-            if !ip6 {
-                all = all | headers::checksum_in_place(headers::checksum_add(self.sum.q.val(), gid), tagged);
-            }
-        }
-        let left = self.rest_left.q.val();
-        let rest = self.rest.q.val();
-        let bytes = if builds { self.length.q.val() } else { left };
-        let slice_no: Bits<4> = if builds { 0.into() } else { self.rest_slice.q.val() };
-        self.slices.we.next = builds || left.any();
-        let slice_row = if builds { row } else { self.rest_row.q.val() };
-        self.slices.waddr.next = (slice_row.cast::<24>() << elab!(word_bits(W, MAX_BITS))) | slice_no.cast::<24>();
-        self.slices.wdata.next = if builds { all.get_bits::<W>(0) } else { rest.get_bits::<W>(0) };
-        if builds || left.any() {
-            self.rest.d.next = if builds { all >> W as u64 } else { rest >> W as u64 };
-            self.rest_left.d.next = if bytes > W as u64 / 8 { bytes - W as u64 / 8 } else { 0.into() };
-            self.rest_slice.d.next = slice_no + 1;
-        }
-        if builds {
-            self.rest_row.d.next = row;
-        }
+        self.builder.start.next = builds;
+        self.builder.parts.next = Parts {
+            head,
+            address,
+            gid: collected::<W, GID_BITS>(whole_gid),
+            ip6,
+            tagged,
+            udp_len: self.udp_len.q.val(),
+            length: self.length.q.val(),
+            row,
+        };
+        self.builder.sum.next = self.sum.q.val();
+        self.slices.we.next = self.builder.we.val();
+        self.slices.waddr.next = (self.builder.wrow.val().cast::<24>() << elab!(word_bits(W, MAX_BITS)))
+            | self.builder.wslice.val().cast::<24>();
+        self.slices.wdata.next = self.builder.wdata.val();
+        let prepared =
+            if elab!(is_narrow(W)) { self.builder.built.val() } else { steps.get_bit(elab!(sizes_step(W))) };
+        let prepared_row = if elab!(is_narrow(W)) { self.builder.built_row.val() } else { row };
+        self.prepared.next = prepared && !prepared_row.get_bit(3);
+        self.prepared_quick.next = prepared && prepared_row.get_bit(3);
         self.slices.re.next = self.re.val();
         self.slices.raddr.next =
             (self.slice_row.val().cast::<24>() << elab!(word_bits(W, MAX_BITS))) | self.slice.val().cast::<24>();
         self.slice_data.next = self.slices.rdata.val();
 
-        // A row access, when nothing is under way: a word a cycle.
-        let valid = self.table.valid.val();
+        // A row write, when nothing is under way: a word a cycle.
         let loads = req.write && req.table == id::QP_SEND && req.row.get_bit(elab!(qp_send::LOAD.lsb));
         let last_word: Bits<4> = if of_gid { elab!(last_of(W, GID_BITS)) } else { elab!(last_of(W, ADDRESS_BITS)) };
         let done = access && (if loads { self.loaded.val() } else { word == last_word });
         if access {
-            self.answer_gid.d.next = of_gid;
             self.word.d.next = if done { 0.into() } else { word + 1 };
             self.access.d.next = !done;
         } else {
-            self.access.d.next = valid && !may && !steps.any() && !self.reading[0].q.val() && !answers;
+            self.access.d.next = self.table.valid.val() && !may && !steps.any();
         }
         self.table.ready.next = done;
         self.load.next = access && loads;
         self.load_qpn.next = req.index.get_bits::<12>(0);
         let mut piece: Bits<W> = req.row.get_bits::<W>(0);
         for k in 1..512 / W {
-            if word == k as u64 {
+            if elab!(k < words(W, ADDRESS_BITS)) && word == k as u64 {
                 piece = req.row.get_bits::<W>(k * W);
             }
         }
-        self.addresses.we.next = access && req.write && of_address;
-        self.addresses.waddr.next = (req.index << elab!(word_bits(W, ADDRESS_BITS))) | word.cast::<24>();
+        let address_at = (req.index << elab!(word_bits(W, ADDRESS_BITS))) | word.cast::<24>();
+        let gid_at = gid_base + ((req.index & (GIDS as u64 - 1)) << elab!(word_bits(W, GID_BITS))) + word.cast::<24>();
+        self.addresses.we.next = access && req.write && (of_address || both && of_gid);
+        self.addresses.waddr.next = if both && of_gid { gid_at } else { address_at };
         self.addresses.wdata.next = piece;
-        self.gids.we.next = access && req.write && of_gid;
-        self.gids.waddr.next = (req.index << elab!(word_bits(W, GID_BITS))) | word.cast::<24>();
+        self.gids.we.next = !both && access && req.write && of_gid;
+        self.gids.waddr.next = gid_at;
         self.gids.wdata.next = piece;
         self.tags.we.next = access && req.write && of_gid;
-        self.tags.waddr.next = req.index.get_bits::<8>(0);
+        self.tags.waddr.next = req.index.get_bits::<4>(0);
         self.tags.wdata.next = req.row.get_bit(elab!(gid::TAGGED.lsb));
-        self.reading[0].d.next = reads;
-        self.reading[1].d.next = self.reading[0].q.val();
-        self.answer.d.next = answers && !self.reading[0].q.val();
-        self.table.rvalid.next = self.answer.q.val();
-        self.table.rdata.next = if answers_gid {
-            collected::<W, GID_BITS>(self.gid.q.val()).cast::<512>()
-        } else {
-            collected::<W, ADDRESS_BITS>(self.address.q.val()).cast::<512>()
-        };
+        self.table.rvalid.next = false;
+        self.table.rdata.next = 0.into();
     }
 }

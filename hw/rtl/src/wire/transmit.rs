@@ -67,7 +67,7 @@ pub struct Transmit<const W: usize> {
     pub view_re: Signal<Out, Bit>,
     pub view_addr: Signal<Out, Qp>,
     pub view: Signal<In, QpView>,
-    /// Takes QP_ADDRESS and GID rows, and QP_SEND rows for their LOAD; reads back the first two.
+    /// Takes QP_ADDRESS and GID rows, and QP_SEND rows for their LOAD. Nobody reads them back.
     pub table: TablePort,
     /// Pulses of `abi::status::counter`.
     pub count: Signal<Out, Bits<64>>,

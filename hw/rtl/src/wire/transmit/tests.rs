@@ -365,42 +365,67 @@ fn random_frames_128_and_256() {
     }
 }
 
-#[test]
-fn rows_read_back() {
-    let mut b = Bench::new::<64>(model::<64>(), Stall::Random, 3);
+/// Rows are written between the reads for frames, which take rows as they were or as they are, never a mixture.
+fn rows_change<const W: usize>() {
+    let mut b = Bench::new::<W>(model::<W>(), Stall::Random, 3);
     let mut rng = verilate::rng(3);
     populate(&mut b, &mut rng);
-    for i in 0..200 {
-        let head = random_head(&mut rng);
-        b.send(head, &[Part::Inline(vec![1; 14])]); // the ports are shared with the frames' reads
-        let (table, index, row) = if rng.random() {
-            let index = rng.random_range(0..b.gids.len());
-            (id::GID, index, gid_row(&b.gids[index]))
-        } else {
-            let index = rng.random_range(0..QPS);
-            (id::QP_ADDRESS, index, address_row(&b.addresses[index]))
-        };
-        b.table.send(TableReq { table: u64::from(table).into(), index: (index as u64).into(), ..TableReq::default() });
-        while !b.m.bit("table.rvalid") {
+    let mut want = vec![];
+    for i in 0..scale(300) {
+        // The frames in flight are fewer than the QPs, so none of them is of this one.
+        let qp = i % QPS;
+        let old = b.addresses[rng.random_range(0..QPS)].clone();
+        let new = Address { dmac: random_bytes(&mut rng, 6).try_into().unwrap(), sport: rng.random(), ..old };
+        b.write_row(id::QP_ADDRESS, qp, &address_row(&new));
+        b.addresses[qp] = new;
+        let gid = rng.random_range(0..b.gids.len());
+        b.write_row(id::GID, gid, &gid_row(&b.gids[gid]));
+        while !b.table.is_empty() {
             b.cycle();
         }
-        assert_eq!(b.m.bytes("table.rdata"), row, "read {i}");
-        b.cycle();
+        let head = TxHead { qpn: (qp as u64).into(), raw: false, ..random_head(&mut rng) };
+        let payload = b.send(head, &[Part::Inline(vec![i as u8; i % 65])]);
+        let mut full = head;
+        full.payload = (payload.len() as u64).into();
+        want.push(b.expected(&full, &payload));
+        while !b.seg.is_empty() {
+            b.cycle();
+        }
     }
     b.settle();
+    for (i, want) in want.iter().enumerate() {
+        assert_eq!(b.mac.pop_packet().as_ref(), Some(want), "frame {i}");
+    }
+    assert!(b.mac.is_empty());
 }
 
-/// More faults than the queue of reports holds, and nobody takes one: the frames pass all the same.
+#[test]
+fn rows_change_between_frames_64() {
+    rows_change::<64>();
+}
+#[test]
+fn rows_change_between_frames_512() {
+    rows_change::<512>();
+}
+
+/// More faults than the queue of reports holds, and nobody takes one: the frames pass all the same. Those whose report found
+/// no room are as if lost on the wire: they hold nothing back, and when they are sent again, each is reported, once.
 #[test]
 fn fault_reports_stall_nobody() {
     let mut b = Bench::new::<64>(model::<64>(), Stall::Never, 4);
     let mut rng = verilate::rng(4);
     populate(&mut b, &mut rng);
     b.fault = verilate::bench::Sink::new(&b.m, "fault", Stall::Rate(1.0), 0);
-    for i in 0..2 * QPS {
-        let mut head = random_head(&mut rng);
-        (head.qpn, head.request) = ((i as u64 / 2).into(), i & 1 == 1);
-        b.send(head, &[Part::Memory { key: BAD_KEY | 1, va: 0, len: 20 }]);
+    let heads: Vec<TxHead> = (0..2 * QPS)
+        .map(|i| {
+            let opcode = u64::from(op::WRITE_ONLY).into();
+            let (qpn, request) = ((i as u64 / 2).into(), i & 1 == 1);
+            TxHead { qpn, request, opcode, raw: false, ..random_head(&mut rng) }
+        })
+        .collect();
+    let bad = Part::Memory { key: BAD_KEY | 1, va: 0, len: 20 };
+    for head in &heads {
+        b.send(*head, std::slice::from_ref(&bad));
     }
     while b.m.get("gone") < 2 * QPS as u64 {
         b.cycle();
@@ -410,6 +435,31 @@ fn fault_reports_stall_nobody() {
     b.settle();
     assert_eq!(b.fault.len(), FAULTS);
     assert!(b.mac.is_empty());
+    let mut told = std::collections::BTreeMap::new();
+    let mut take = |b: &mut Bench| {
+        while let Some(fault) = b.fault.pop() {
+            let before = told.insert((fault.get("qpn"), fault.get("request")), fault.get("psn"));
+            assert!(before.is_none(), "{fault:?} was reported before");
+        }
+        told.len()
+    };
+    assert_eq!(take(&mut b), FAULTS);
+    // Again, those that were reported too: they are held back now.
+    for head in &heads {
+        b.send(TxHead { again: true, ..*head }, std::slice::from_ref(&bad));
+    }
+    b.settle();
+    assert_eq!(take(&mut b), 2 * QPS);
+    for head in &heads {
+        assert_eq!(told[&(head.qpn.value(), u64::from(head.request))], head.psn.value());
+    }
+    // And so is all that comes behind.
+    for head in &heads {
+        b.send(*head, &[Part::Inline(vec![1; 20])]);
+    }
+    b.settle();
+    assert!(b.mac.is_empty() && b.fault.is_empty());
+    assert_eq!(b.counts.0[counter::TX_ABORTED], 6 * QPS as u64);
 }
 
 /// Epochs and generations change while frames are under way.
