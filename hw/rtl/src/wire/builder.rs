@@ -181,7 +181,8 @@ fn behind(at: Bits<5>, ip6: Bit, tagged: Bit, has: Exts) -> Bits<5> {
 /// That word.
 #[hdl_fn]
 fn word_of(at: Bits<5>, p: Parts, checksum: Bits<16>) -> Bits<32> {
-    let (macs, tag, kind) = (headers::macs(p.address, p.gid), headers::tag(p.address, p.gid), headers::ethertype(p.ip6));
+    let (macs, tag, kind) =
+        (headers::macs(p.address, p.gid), headers::tag(p.address, p.gid), headers::ethertype(p.ip6));
     let v4 = headers::ipv4(p.address, p.gid, p.udp_len, checksum);
     let v6 = headers::ipv6(p.address, p.gid, p.udp_len);
     let (udp, bth) = (headers::udp(p.address, p.udp_len), headers::bth(p.head, p.address));

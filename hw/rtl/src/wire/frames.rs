@@ -304,11 +304,8 @@ impl<const W: usize> Logic for Frames<W> {
         };
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
         // Whoever takes it is ready for the stretch before it sees one.
-        self.req.valid.next = self.seg.valid.val()
-            && memory
-            && self.segs.s.ready.val()
-            && self.heads.s.ready.val()
-            && !sweeping;
+        self.req.valid.next =
+            self.seg.valid.val() && memory && self.segs.s.ready.val() && self.heads.s.ready.val() && !sweeping;
         self.req.data.next = AccessReq {
             key: seg.key,
             va: seg.va,
@@ -528,10 +525,8 @@ impl<const W: usize> Logic for Frames<W> {
             self.is_closed.d.next = false;
         }
         let last_bytes: Bits<14> = if tallied { tally.bytes.cast::<14>() } else { 0.into() };
-        let ended = Arrived {
-            bytes: now.bytes + last_bytes,
-            bad: if tallied && tally.error { !base.bad } else { now.bad },
-        };
+        let ended =
+            Arrived { bytes: now.bytes + last_bytes, bad: if tallied && tally.error { !base.bad } else { now.bad } };
         self.base.we.next = goes || sweeping;
         self.base.waddr.next = if sweeping { sweep } else { slot };
         self.base.wdata.next = if sweeping { zero } else { ended };

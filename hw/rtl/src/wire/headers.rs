@@ -296,11 +296,7 @@ pub fn header(
     let v4 = ipv4(address, gid, udp_len, bits::<16>(0));
     let packet: Bits<704> = if ip6 { cat!(upper, v6) } else { cat!(544; upper, v4).cast::<704>() };
     let (kind, macs) = (ethertype(ip6), macs(address, gid));
-    if tagged {
-        cat!(packet, kind, tag(address, gid), macs)
-    } else {
-        cat!(816; packet, kind, macs).cast::<MAX_BITS>()
-    }
+    if tagged { cat!(packet, kind, tag(address, gid), macs) } else { cat!(816; packet, kind, macs).cast::<MAX_BITS>() }
 }
 
 /// The answer to a READ request or an acknowledge is expected by its sender.

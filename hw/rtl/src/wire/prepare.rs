@@ -384,8 +384,7 @@ impl<const W: usize> Logic for Prepare<W> {
         let gid_index = address_now.get_bits::<8>(elab!(qp_address::GID.lsb)) & (GIDS as u64 - 1);
         let gid_base: Bits<24> = elab!(if is_narrow(W) { bits::<24>(self._gid_base.0 as u64) } else { bits::<24>(0) });
         let gid_row = gid_base + (gid_index.cast::<24>() << elab!(word_bits(W, GID_BITS))) + gid_word.cast::<24>();
-        let address_row =
-            (picked.qpn.cast::<24>() << elab!(word_bits(W, ADDRESS_BITS))) | address_word.cast::<24>();
+        let address_row = (picked.qpn.cast::<24>() << elab!(word_bits(W, ADDRESS_BITS))) | address_word.cast::<24>();
         let both = elab!(is_narrow(W));
         self.addresses.re.next = reads_address || both && reads_gid;
         self.addresses.raddr.next = if both && reads_gid { gid_row } else { address_row };
@@ -473,8 +472,7 @@ impl<const W: usize> Logic for Prepare<W> {
         self.slices.waddr.next = (self.builder.wrow.val().cast::<24>() << elab!(word_bits(W, MAX_BITS)))
             | self.builder.wslice.val().cast::<24>();
         self.slices.wdata.next = self.builder.wdata.val();
-        let prepared =
-            if elab!(is_narrow(W)) { self.builder.built.val() } else { steps.get_bit(elab!(sizes_step(W))) };
+        let prepared = if elab!(is_narrow(W)) { self.builder.built.val() } else { steps.get_bit(elab!(sizes_step(W))) };
         let prepared_row = if elab!(is_narrow(W)) { self.builder.built_row.val() } else { row };
         self.prepared.next = prepared && !prepared_row.get_bit(3);
         self.prepared_quick.next = prepared && prepared_row.get_bit(3);
