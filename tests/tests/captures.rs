@@ -69,9 +69,9 @@ fn captures_stand(name: &str, ip6: bool) {
         assert!(c.contains("; at NIC ") || c.contains("; lost on the link"), "no verdict: {c}");
     }
     assert_eq!(with("lost on the link"), 1);
-    let twice = comments.iter().find(|c| c.contains("fault rule 1")).unwrap();
+    let twice = comments.iter().find(|c| c.contains("fault rule 2")).unwrap();
     assert!(twice.contains("at NIC 1: RX_ACCEPTED") && twice.contains("at NIC 1: RX_DUPLICATE"), "{twice}");
-    let hurt = comments.iter().find(|c| c.contains("fault rule 2")).unwrap();
+    let hurt = comments.iter().find(|c| c.contains("fault rule 3")).unwrap();
     assert!(!hurt.contains("RX_ACCEPTED"), "{hurt}");
     assert!(with("at NIC 1: RX_OUT_OF_SEQUENCE") > 0);
     assert!(with("at NIC 0: RX_ACCEPTED") > LEN / 1024, "READ responses");

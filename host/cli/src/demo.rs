@@ -1,6 +1,7 @@
 //! `ferroce demo FILE`: a file crosses the wire by WRITE, comes back by READ, and its digest follows by SEND.
 
 use crate::report::{gbps, payload_limit, quantile, say, table};
+use abi::status::counter;
 use anyhow::{Context, Result, bail, ensure};
 use driver::{Access, Completion, Data, Flags, Mr, Operation};
 use fabric::{Action, Capture, Match};
@@ -27,7 +28,7 @@ pub struct Args {
     /// Probability that a frame is lost, such as 1e-3.
     #[arg(long, default_value_t = 0.0, value_parser = probability, allow_negative_numbers = true)]
     loss: f64,
-    /// Fault rules of the link, a TOML file as docs/faults.md describes; before them comes the loss.
+    /// Fault rules of the link, a TOML file as docs/faults.md describes; the loss comes behind them.
     #[arg(long)]
     faults: Option<PathBuf>,
     /// Seed of all that is by chance.
@@ -81,6 +82,9 @@ const LONG: f64 = 30.0;
 const MESSAGE: usize = 1 << 20;
 /// Messages in flight per QP.
 const DEPTH: usize = 4;
+/// A transfer is given up when nothing is completed for so many nanoseconds of simulated time, and twice those that all that is in
+/// flight should take.
+const PATIENCE: f64 = 20e6;
 /// Probes of latency.
 const PINGS: usize = 200;
 
@@ -117,32 +121,39 @@ pub fn run(args: &Args) -> Result<()> {
     {
         let mut sim = bed.sim();
         sim.capture(Some(capture));
+        let rules = &mut sim.link_mut(0).rules;
+        faults.into_iter().for_each(|(matches, action)| rules.add(matches, action));
         if args.loss > 0.0 {
-            let lost = Match { probability: Some(args.loss), ..Match::default() };
-            sim.link_mut(0).rules.add(lost, Action::Drop);
+            rules.add(Match { probability: Some(args.loss), ..Match::default() }, Action::Drop);
         }
-        faults.into_iter().for_each(|(matches, action)| sim.link_mut(0).rules.add(matches, action));
     }
     // The hosts find each other by ARP or neighbour discovery; they go on answering while these live.
-    let _networks = bed.discover().with_context(|| match args.loss {
-        0.0 => "the hosts do not find each other".to_string(),
-        loss => format!("the hosts do not find each other at a loss of {loss}"),
-    })?;
+    let _networks =
+        bed.discover().with_context(|| match bed.sim().link_mut(0).rules.rules.iter().map(|r| r.fired).sum() {
+            0u64 => "the hosts do not find each other".to_string(),
+            fired => format!("the hosts do not find each other: fault rules and loss have hit {fired} of their frames"),
+        })?;
     go_on("before the transfer began")?;
     let connect = Connect { mtu: args.mtu, ..Connect::default() };
     let (cycles, connecting) = (bed.cycle(), Instant::now());
     let mut pairs = bed.connect_many(&connect, args.qps.into())?;
     let speed = (bed.cycle() - cycles) as f64 / connecting.elapsed().as_secs_f64();
     let took = started.elapsed().as_secs_f64();
-    eprintln!("ready after {took:.1} s: {} QP(s), {} to {}", args.qps, bed.hosts[0].gid.ip, bed.hosts[1].gid.ip);
-    announce(args, file.len(), speed);
-
+    let [from, to] = [&bed.hosts[0], &bed.hosts[1]].map(|h| h.gid.ip);
+    let qpns = |end: fn(&Pair) -> u32| match (pairs.first().map(end), pairs.last().map(end)) {
+        (Some(first), Some(last)) if first != last => format!("QPs {first} to {last}"),
+        (first, _) => format!("QP {}", first.unwrap_or(0)),
+    };
+    let (near, far) = (qpns(|p| p.a.qp.qpn()), qpns(|p| p.b.qp.qpn()));
+    eprintln!("ready after {took:.1} s: {near} of {from} with {far} of {to}");
     let device = &bed.hosts[0].device;
+    announce(file.len(), limit(args, &bed).0, 1e3 / f64::from(device.clock_mhz()), speed);
     let firmware = device.firmware_version();
     eprintln!(
-        "gates {:08x} at {} MHz, firmware {}.{}",
-        device.build_hash(),
+        "{} bits at {} MHz (hash of the gates {:08x}), firmware {}.{}",
+        args.width,
         device.clock_mhz(),
+        device.build_hash(),
         firmware >> 16,
         firmware & 0xffff
     );
@@ -180,11 +191,23 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(file)
 }
 
+/// Gb/s of payload that can pass at most, and what sets it: the link, or the NIC's datapath or PCIe behind it.
+fn limit(args: &Args, bed: &Testbed) -> (f64, String) {
+    let share = payload_limit(args.mtu.into(), args.ip6, false);
+    let datapath = (args.width as u32 * bed.hosts[0].device.clock_mhz()) as f64 / 1e3;
+    let pcie = nic::PcieProfile::gen3x16();
+    let (own, name) =
+        [(args.link, "link"), (datapath, "datapath")].into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("two");
+    match pcie.payload_gbps() {
+        bus if bus < own * share => (bus, format!("PCIe {}", pcie.name)),
+        _ => (own * share, format!("{own:.0}G {name} at this MTU")),
+    }
+}
+
 /// Says how long a large file is going to take, at `speed` cycles a second.
-fn announce(args: &Args, len: usize, speed: f64) {
-    let rate = args.link.min(args.width as f64 / 4.0) * payload_limit(args.mtu.into(), args.ip6, false);
-    // There by WRITE and back by READ, at 4 ns a cycle.
-    let cycles = 2.0 * len as f64 * 8.0 / rate / 4.0;
+fn announce(len: usize, limit: f64, ns_per_cycle: f64, speed: f64) {
+    // There by WRITE and back by READ.
+    let cycles = 2.0 * len as f64 * 8.0 / limit / ns_per_cycle;
     if cycles / speed > LONG {
         eprintln!(
             "{len} bytes there and back are {:.1} million cycles: about {:.0} min at the {:.0} kcycles/s of this machine \
@@ -206,9 +229,14 @@ fn interrupt() {
     }
 }
 
+/// Whether Ctrl-C was pressed.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
 /// An error once Ctrl-C was pressed.
 fn go_on(when: &str) -> Result<()> {
-    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted {when}");
+    ensure!(!interrupted(), "interrupted {when}");
     Ok(())
 }
 
@@ -220,27 +248,35 @@ fn move_file(args: &Args, bed: &Testbed, pairs: &mut [Pair], file: &[u8]) -> Res
     let back = bed.hosts[0].pd.alloc(file.len(), rw)?;
     source.write(0, file);
 
-    let (cycles, wall) = (bed.cycle(), Instant::now());
-    let write = transfer(bed, pairs, file.len(), "WRITE", |at, len| {
+    let (limit, of_what) = limit(args, bed);
+    let (cycles, began, wall) = (bed.cycle(), bed.ns(), Instant::now());
+    let write = transfer(bed, pairs, file.len(), limit, "WRITE", |at, len| {
         (Operation::Write(remote.remote(at)), source.sge(at, len))
     })?;
-    let read =
-        transfer(bed, pairs, file.len(), "READ", |at, len| (Operation::Read(remote.remote(at)), back.sge(at, len)))?;
+    let read = transfer(bed, pairs, file.len(), limit, "READ", |at, len| {
+        (Operation::Read(remote.remote(at)), back.sge(at, len))
+    })?;
     compare(file, &back, "read back")?;
     digest(bed, &mut pairs[0], file, &remote)?;
     compare(file, &remote, "written to the peer")?;
     let mut latency = pings(bed, &mut pairs[0])?;
     let rate = small_writes(bed, pairs)?;
-    let (cycles, wall) = (bed.cycle() - cycles, wall.elapsed());
+    let (cycles, us, wall) = (bed.cycle() - cycles, (bed.ns() - began) / 1e3, wall.elapsed());
+    let counts = |c: usize| bed.hosts.iter().map(|h| h.device.counter(c)).sum::<u64>();
+    let recovery = format!(
+        "{} NAKs, {} fast timers, {} timeouts",
+        counts(counter::TX_NAK),
+        counts(counter::RETRY_FAST_TIMER),
+        counts(counter::RETRY_TIMEOUT)
+    );
+    let faults: Vec<_> = bed.sim().link_mut(0).rules.rules.iter().map(|r| r.fired).collect();
 
-    let limit = args.link * payload_limit(args.mtu.into(), args.ip6, false);
     let row = |what: &str, value: String, note: String| vec![what.to_string(), value, note];
     let of = |ns: f64| format!("{:.1} Gb/s", gbps(file.len() as u64, ns));
-    let share = |ns: f64| {
-        format!("{:.1} % of the {limit:.1} Gb/s this MTU allows", 100.0 * gbps(file.len() as u64, ns) / limit)
-    };
+    let share =
+        |ns: f64| format!("{:.1} % of {limit:.1} Gb/s ({of_what})", 100.0 * gbps(file.len() as u64, ns) / limit);
     let rows = [
-        row("file", format!("{} bytes", file.len()), "every byte compared, digest sent and compared".into()),
+        row("file", format!("{} byte(s)", file.len()), "every byte compared, digest sent and compared".into()),
         row("WRITE goodput", of(write), share(write)),
         row("READ goodput", of(read), share(read)),
         row("64 B WRITE rate", format!("{:.1} Mmsg/s", rate), format!("{} QP(s)", args.qps)),
@@ -250,7 +286,9 @@ fn move_file(args: &Args, bed: &Testbed, pairs: &mut [Pair], file: &[u8]) -> Res
             "doorbell to byte in peer memory".into(),
         ),
         row("64 B WRITE one way, p99", format!("{:.0} ns", quantile(&mut latency, 0.99)), String::new()),
-        row("simulated", format!("{cycles} cycles"), format!("{:.1} us", cycles as f64 * 0.004)),
+        row("faults on the link", format!("{} frames", faults.iter().sum::<u64>()), faults_by_rule(args, &faults)),
+        row("recovery", format!("{} packets sent again", counts(counter::TX_RETRANSMITTED)), recovery),
+        row("simulated", format!("{cycles} cycles"), format!("{us:.1} us")),
         row(
             "simulation speed",
             format!("{:.0} kcycles/s", cycles as f64 / wall.as_secs_f64() / 1e3),
@@ -262,11 +300,23 @@ fn move_file(args: &Args, bed: &Testbed, pairs: &mut [Pair], file: &[u8]) -> Res
     Ok(table(&["", "figure", ""], &rows))
 }
 
-/// Moves `len` bytes in messages over all pairs; returns the nanoseconds from the first doorbell to the last completion.
+/// How often each rule fired, in the numbers of the capture.
+fn faults_by_rule(args: &Args, fired: &[u64]) -> String {
+    let loss = (args.loss > 0.0).then(|| fired.len() - 1);
+    let one = |(i, n): (usize, &u64)| match Some(i) == loss {
+        true => format!("loss: {n}"),
+        false => format!("rule {}: {n}", i + 1),
+    };
+    fired.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Moves `len` bytes in messages over all pairs; returns the nanoseconds from the first doorbell to the last completion. `rate` is
+/// what the way allows, in Gb/s.
 fn transfer(
     bed: &Testbed,
     pairs: &mut [Pair],
     len: usize,
+    rate: f64,
     name: &'static str,
     request: impl Fn(usize, usize) -> (Operation, driver::Sge),
 ) -> Result<f64> {
@@ -274,11 +324,24 @@ fn transfer(
     bar.set_style(ProgressStyle::with_template("{prefix:6} {bar:40} {bytes}/{total_bytes} {eta}")?);
     let (start, mut next, mut done) = (bed.ns(), 0, 0);
     let mut flying = vec![0usize; pairs.len()];
+    let message = len.div_ceil(pairs.len()).min(MESSAGE);
+    let (mut moved, patience) = (start, PATIENCE + 2.0 * 8.0 * (message * DEPTH * pairs.len()) as f64 / rate);
     while done < len {
         go_on(&format!("after {done} of {len} bytes by {name}"))?;
-        for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
-            while *flying < DEPTH && next < len {
-                let n = MESSAGE.min(len - next);
+        let still = bed.ns() - moved;
+        ensure!(
+            still < patience,
+            "{name} has not gone on for {:.0} ms of simulated time, after {done} of {len} bytes: see the capture; do fault \
+             rules or the loss let nothing through?",
+            still / 1e6
+        );
+        // One message for each pair in turn, so that all share the work.
+        for depth in 1..=DEPTH {
+            for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
+                if *flying >= depth || next == len {
+                    continue;
+                }
+                let n = message.min(len - next);
                 let (operation, sge) = request(next, n);
                 let mut batch = pair.a.qp.post();
                 batch.add(n as u64, operation, Data::Sges(&[sge]), Flags::SIGNALED)?;
@@ -286,10 +349,13 @@ fn transfer(
                 next += n;
                 *flying += 1;
             }
+        }
+        for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
             for c in pair.a.cq.poll() {
                 check(&c, name)?;
                 *flying -= 1;
                 done += c.wr_id as usize;
+                moved = bed.ns();
                 bar.set_position(done as u64);
             }
         }

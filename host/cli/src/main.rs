@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// Ferroce: an open RoCE v2 NIC, simulated down to the gate.
 #[derive(Parser)]
-#[command(name = "ferroce", version)]
+#[command(name = "ferroce", bin_name = "./ferroce", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -36,7 +36,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("ferroce: {e:#}");
-            ExitCode::FAILURE
+            // As a shell reports a program that Ctrl-C has ended.
+            if demo::interrupted() { ExitCode::from(130) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long)]
     only: Option<String>,
     /// A list of {"figure", "value", "unit", "bar", "limit", "meets"} instead of the tables.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     json: bool,
 }
 
@@ -108,6 +108,7 @@ impl Target {
 /// Runs the synthesis and prints what came out.
 pub fn run(args: &Args) -> Result<()> {
     let What::Core = args.design;
+    eprintln!("starting yosys (for the first time this takes a minute or two)");
     let tool = Yosys::find()?;
     let mut figures = Vec::new();
     for target in [Target::Xcup, Target::Ecp5] {
@@ -115,6 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
             continue;
         }
         let (width, qps) = target.core();
+        eprintln!("{}: emitting the core's text", target.name());
         let mut verilog = testbed::core_verilog(width, qps)?;
         if target == Target::Ecp5 {
             // It has one kind of block RAM only.

@@ -15,6 +15,8 @@ pub fn page() -> String {
         "# Reference\n\n\
         All layouts, registers and numbers that driver, firmware and gates share. Printed from `hw/abi` by\n\
         `cargo run -p abi --example reference > docs/reference.md`; do not edit it by hand.\n\n\
+        It is the contract as a whole: what is not done yet (UC, UD, atomics, SEND with invalidate, local invalidate, SQD's event) is\n\
+        refused as UNSUPPORTED, or by a completion with the cause WQE_OPCODE.\n\n\
         Bits are counted from bit 0 of byte 0, little-endian. What is not listed is reserved: write 0, expect nothing.\n",
     );
     section(&mut p, "BAR0: registers");
@@ -43,7 +45,11 @@ pub fn page() -> String {
         ("RQ", doorbell::RQ, "`ring_db`: producer of a receive queue"),
         ("CQ", doorbell::CQ, "`cq_db`"),
         ("EQ", doorbell::EQ, "`eq_db`"),
-        ("DIRECT_WQE", doorbell::DIRECT_WQE, "a WQE block: eight stores in ascending order, then the SQ doorbell"),
+        (
+            "DIRECT_WQE",
+            doorbell::DIRECT_WQE,
+            "a WQE of one or two blocks: eight stores a block in ascending order, then the SQ doorbell",
+        ),
     ];
     p += "| doorbell | offset | what |\n|---|---|---|\n";
     for (name, offset, what) in offsets {
@@ -99,6 +105,7 @@ pub fn page() -> String {
             cmd::modify_qp::LAYOUT,
             cmd::set_gid::LAYOUT,
             cmd::set_port::LAYOUT,
+            cmd::set_multicast::LAYOUT,
         ],
     );
     numbers(&mut p, &[cmd::attr::ALL, cmd::kind::ALL]);
@@ -119,6 +126,7 @@ pub fn page() -> String {
             table::mtt::LAYOUT,
             table::gid::LAYOUT,
             table::port::LAYOUT,
+            table::multicast::LAYOUT,
         ],
     );
 

@@ -19,14 +19,21 @@ numbers! {
         QUERY_DEVICE = 1;
         /// Makes a protection domain.
         CREATE_PD = 2;
+        /// Ends a protection domain that nothing refers to.
         DESTROY_PD = 3;
+        /// Makes a memory region with a key.
         CREATE_MR = 4;
         /// When it is answered, the device touches the region no more.
         DESTROY_MR = 5;
+        /// Makes a completion queue.
         CREATE_CQ = 6;
+        /// Ends a completion queue that no QP refers to. When it is answered, the device touches the ring no more.
         DESTROY_CQ = 7;
+        /// Makes an event queue.
         CREATE_EQ = 8;
+        /// Ends an event queue that no completion queue refers to.
         DESTROY_EQ = 9;
+        /// Makes a queue pair, in state RESET.
         CREATE_QP = 10;
         /// Moves a QP from state to state, or changes its attributes.
         MODIFY_QP = 11;
@@ -81,7 +88,7 @@ numbers! {
         MISSING_ATTRIBUTE = 8;
         /// An attribute is not allowed here; `FIELD` is its bit in the mask.
         FORBIDDEN_ATTRIBUTE = 9;
-        /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV). `FIELD` names the field, or the bit of
+        /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV) or not yet (UC, UD, SQD's event). `FIELD` names the field, or the bit of
         /// `modify_qp::MASK`, by its bit number in the command.
         UNSUPPORTED = 10;
         /// The device failed while executing; see the health register.

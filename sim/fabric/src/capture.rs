@@ -18,10 +18,13 @@ pub struct Capture {
     packets: u64,
     /// Packets that are not written yet, in the order of sending.
     pending: VecDeque<Pending>,
+    /// All packets that were sent before this time are here.
+    complete: u64,
 }
 
 /// A packet with arrivals whose verdict is not known yet.
 struct Pending {
+    number: u64,
     interface: u32,
     ns: u64,
     frame: Vec<u8>,
@@ -49,30 +52,38 @@ impl Capture {
             out.write_pcapng_block(InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options })
                 .map_err(plain)?;
         }
-        Ok(Capture { out, packets: 0, pending: VecDeque::new() })
+        Ok(Capture { out, packets: 0, pending: VecDeque::new(), complete: 0 })
     }
 
     /// Adds a frame that passed `interface` at `ns`, with what is known of it, and that arrives `arrivals` times. Returns its
     /// number.
     pub fn add(&mut self, interface: u32, ns: u64, frame: &[u8], comment: String, arrivals: u32) -> io::Result<u64> {
-        self.pending.push_back(Pending { interface, ns, frame: frame.to_vec(), comment, arrivals });
+        let number = self.packets;
+        // Another end's frames of the same time may have come first.
+        let place = self.pending.partition_point(|p| p.ns <= ns);
+        self.pending.insert(place, Pending { number, interface, ns, frame: frame.to_vec(), comment, arrivals });
         self.packets += 1;
-        self.write(false)?;
-        Ok(self.packets - 1)
+        Ok(number)
+    }
+
+    /// All frames that were sent before `ns` have been added: those whose verdicts are known can be written.
+    pub fn all_until(&mut self, ns: u64) -> io::Result<()> {
+        self.complete = ns;
+        self.write(false)
     }
 
     /// An arrival of frame `number` had this verdict.
     pub fn judge(&mut self, number: u64, verdict: &str) -> io::Result<()> {
-        let first = self.packets - self.pending.len() as u64;
-        let p = &mut self.pending[(number - first) as usize];
+        let p = self.pending.iter_mut().find(|p| p.number == number).expect("a packet waits for its verdicts");
         p.comment = format!("{}; {verdict}", p.comment);
         p.arrivals -= 1;
-        self.write(false)
+        Ok(())
     }
 
     /// Writes what is known, or everything.
     fn write(&mut self, everything: bool) -> io::Result<()> {
-        while self.pending.front().is_some_and(|p| everything || p.arrivals == 0) {
+        let complete = self.complete;
+        while self.pending.front().is_some_and(|p| everything || p.arrivals == 0 && p.ns < complete) {
             let p = self.pending.pop_front().expect("just seen");
             let open = if p.arrivals > 0 { "; on its way when the capture ended" } else { "" };
             self.out
@@ -107,6 +118,28 @@ fn plain(e: PcapError) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_are_written_in_the_order_of_their_times() {
+        let path = std::env::temp_dir().join(format!("ferroce-order-{}", std::process::id()));
+        let mut capture = Capture::create(&path, &["nic0", "nic1"]).unwrap();
+        let first = capture.add(0, 70, &[1; 60], "late".into(), 1).unwrap();
+        capture.add(1, 30, &[2; 60], "early".into(), 0).unwrap();
+        capture.judge(first, "passed").unwrap();
+        capture.all_until(50).unwrap();
+        capture.add(1, 60, &[3; 60], "between".into(), 0).unwrap();
+        assert_eq!(capture.finish().unwrap(), 3);
+        let file = std::fs::read(&path).unwrap();
+        let mut reader = pcap_file::pcapng::PcapNgReader::new(&file[..]).unwrap();
+        let mut seen = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let pcap_file::pcapng::Block::EnhancedPacket(packet) = block.unwrap() {
+                seen.push(packet.data[0]);
+            }
+        }
+        assert_eq!(seen, [2, 3, 1]);
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn a_file_that_is_being_written_is_not_another_captures() {

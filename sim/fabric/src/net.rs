@@ -270,6 +270,7 @@ impl Fabric {
                 }
             }
         }
+        write(&mut self.capture, |c| c.all_until(now / NS));
     }
 }
 
@@ -297,8 +298,8 @@ fn describe(frame: &Frame, fired: Option<Fired>) -> String {
         false => crate::Packet::of(&frame.data).map_or_else(|| "not RoCE".to_string(), |p| p.to_string()),
     };
     match fired {
-        Some(f) if f.action == Action::Drop => format!("{what}; lost on the link (fault rule {})", f.rule),
-        Some(f) => format!("{what}; fault rule {}: {:?}", f.rule, f.action),
+        Some(f) if f.action == Action::Drop => format!("{what}; lost on the link (fault rule {})", f.rule + 1),
+        Some(f) => format!("{what}; fault rule {}: {:?}", f.rule + 1, f.action),
         None => what,
     }
 }

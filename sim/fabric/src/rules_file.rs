@@ -22,10 +22,10 @@ use serde::Deserialize;
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
     /// No TOML, or a field that is not known or has the wrong type.
-    #[error("{0}")]
+    #[error(transparent)]
     Syntax(#[from] toml::de::Error),
     /// A value that is not possible.
-    #[error("rule {rule} (from 1): {why}")]
+    #[error("rule {rule}: {why}")]
     Rule {
         /// Which rule, from 1.
         rule: usize,
@@ -236,7 +236,7 @@ mod tests {
         ] {
             let file = format!("[[rule]]\naction = \"drop\"\n[[rule]]\naction = \"drop\"\n{text}");
             let said = parse_rules(&file).unwrap_err().to_string();
-            assert!(said.starts_with("rule 2 ") && said.contains(names), "{text}: {said}");
+            assert!(said.starts_with("rule 2: ") && said.contains(names), "{text}: {said}");
         }
         for (text, names) in [
             ("[[rule]]\naction = \"burn\"", "unknown variant `burn`"),

@@ -49,6 +49,11 @@ impl PcieProfile {
         PcieProfile { name: "Gen4 x16", gbps: 231.52, ..Self::gen3x16() }
     }
 
+    /// Payload that writes of full TLPs carry, in Gb/s.
+    pub fn payload_gbps(&self) -> f64 {
+        self.gbps * self.max_payload as f64 / (self.max_payload + WRITE_HEADER) as f64
+    }
+
     /// Time of `bytes` on one direction of the link.
     pub fn time(&self, bytes: u64) -> Fs {
         (bytes as f64 * 8.0 * NS as f64 / self.gbps).round() as Fs

@@ -124,10 +124,8 @@ impl Bench {
     }
 
     fn loopback(&mut self) -> Result<()> {
-        // All of it is written to host memory, in TLPs of 256 bytes. Behind that stands a beat of 64 bytes a cycle, 65 for a
-        // frame.
-        let pcie = self.setup.nic.pcie.gbps * 256.0 / (256.0 + 24.0);
-        let limit = pcie.min(128.0 * 64.0 / 65.0);
+        // All of it is written to host memory. Behind that stands a beat of 64 bytes a cycle, 65 for a frame.
+        let limit = self.setup.nic.pcie.payload_gbps().min(128.0 * 64.0 / 65.0);
         self.measure("1 MiB Write, MTU 4096, loopback", "Gb/s", AtLeast(97.0, Some(limit)), |setup| {
             let bed = Testbed::new(setup)?;
             let buffers = Buffers::on(&bed, [0, 0], MIB)?;
