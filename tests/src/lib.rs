@@ -123,12 +123,18 @@ pub fn pcap(file: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// All frames of the captures in `tests/captures`.
-pub fn captures() -> Vec<Vec<u8>> {
+/// The captures in `tests/captures`, by name.
+pub fn captures_by_name() -> Vec<(String, Vec<u8>)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/captures");
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     paths.sort();
-    paths.iter().flat_map(|p| pcap(&std::fs::read(p).unwrap())).collect()
+    let name = |p: &std::path::PathBuf| p.file_stem().unwrap().to_string_lossy().into_owned();
+    paths.iter().map(|p| (name(p), std::fs::read(p).unwrap())).collect()
+}
+
+/// All their frames.
+pub fn captures() -> Vec<Vec<u8>> {
+    captures_by_name().iter().flat_map(|(_, file)| pcap(file)).collect()
 }
 
 /// Makes the IPv4 header checksum and the ICRC of a RoCE v2 frame over untagged IPv4 right again, so that a change in it

@@ -121,41 +121,57 @@ fn extended(opcode: u8) -> usize {
 
 fn every_opcode_at_its_least_length(t: &mut Talk) {
     use counter::*;
-    // A connection for each, as it may end it. Nothing but zeros: WRITE and READ are of zero length, which names no key.
     for opcode in 0..=255 {
-        t.apart(t.terms, |t| {
-            t.receive(100);
-            let bare = Packet { opcode, ack_req: true, payload: vec![0; extended(opcode)], ..Packet::default() };
-            let mut cut = t.addressed(bare.clone()).frame(&t.peer.envelope);
-            let udp = 8 + 12 + extended(opcode) + 4 - 1;
-            cut.truncate(34 + udp);
-            cut[16..18].copy_from_slice(&(20 + udp as u16).to_be_bytes());
-            cut[38..40].copy_from_slice(&(udp as u16).to_be_bytes());
-            seal(&mut cut);
-            t.frame(cut);
-            t.counts(RX_MALFORMED, 1);
-            t.peer(bare);
-            match opcode {
-                op::SEND_ONLY | op::WRITE_ONLY => t.nic(acked(0, 1)),
-                op::SEND_ONLY_IMM | op::WRITE_ONLY_IMM => t.nic(acked(0, 1)),
-                op::READ_REQUEST => t.nic_all(t.response(0, 1, 0, 0)),
-                // A FIRST that does not fill the MTU, what has no FIRST before it, what is not spoken.
-                0..=0x0b | 0x13 | 0x14 | 0x16 | 0x17 => {
-                    t.refuses(0, syndrome::INVALID_REQUEST);
-                    t.ends();
-                }
-                // Answers to nothing.
-                0x0d..=0x12 => t.counts(RX_STALE_RESPONSE, 1),
-                0x20..=0x2b | 0x64 | 0x65 => t.counts(RX_QP_TYPE, 1),
-                0x81 => t.counts(RX_CNP, 1),
-                _ => t.counts(RX_OPCODE, 1),
+        let bare = Packet { opcode, ack_req: true, payload: vec![0; extended(opcode)], ..Packet::default() };
+        let mut cut = t.addressed(bare.clone()).frame(&t.peer.envelope);
+        let udp = 8 + 12 + extended(opcode) + 4 - 1;
+        cut.truncate(34 + udp);
+        cut[16..18].copy_from_slice(&(20 + udp as u16).to_be_bytes());
+        cut[38..40].copy_from_slice(&(udp as u16).to_be_bytes());
+        seal(&mut cut);
+        t.frame(cut);
+        t.counts(RX_MALFORMED, 1);
+        // Answers to nothing, what is others', what nobody has: the QP does not notice.
+        let dropped = match opcode {
+            0x0d..=0x12 => RX_STALE_RESPONSE,
+            0x20..=0x2b | 0x64 | 0x65 => RX_QP_TYPE,
+            0x81 => RX_CNP,
+            0x00..=0x14 | 0x16 | 0x17 => {
+                t.apart(t.terms, |t| request(t, bare));
+                continue;
             }
-            match opcode {
-                op::SEND_ONLY => t.receives(0, None),
-                op::SEND_ONLY_IMM | op::WRITE_ONLY_IMM => t.receives(0, Some([0; 4])),
-                _ => {}
-            }
-        });
+            _ => RX_OPCODE,
+        };
+        t.peer(bare);
+        t.counts(dropped, 1);
+    }
+    t.silence();
+    t.peer(t.only(0, t.write(0, 10)));
+    t.nic(acked(0, 1));
+    t.lands(0, 10);
+}
+
+/// A request of nothing but zeros: WRITE and READ are of zero length, which names no key.
+fn request(t: &mut Talk, bare: Packet) {
+    let opcode = bare.opcode;
+    t.receive(100);
+    t.peer(bare);
+    match opcode {
+        op::WRITE_ONLY => t.nic(acked(0, 1)),
+        op::READ_REQUEST => t.nic_all(t.response(0, 1, 0, 0)),
+        op::SEND_ONLY => {
+            t.nic(acked(0, 1));
+            t.receives(0, None);
+        }
+        op::SEND_ONLY_IMM | op::WRITE_ONLY_IMM => {
+            t.nic(acked(0, 1));
+            t.receives(0, Some([0; 4]));
+        }
+        // A FIRST that does not fill the MTU, what has no FIRST before it, what is not spoken.
+        _ => {
+            t.refuses(0, syndrome::INVALID_REQUEST);
+            t.ends();
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod frames;
 mod limits;
 mod refusals;
+pub mod replay;
 mod requester;
 mod responder;
 pub mod talk;

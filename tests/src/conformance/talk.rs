@@ -23,6 +23,9 @@ pub struct Terms {
     pub max_dest_reads: u8,
     /// RNR timer code that the NIC tells.
     pub rnr_timer: u8,
+    /// Traffic class and UDP source port of the NIC's frames.
+    pub traffic_class: u8,
+    pub source_port: u16,
     /// How the NIC sends.
     pub send: SendOptions,
 }
@@ -35,6 +38,8 @@ impl Terms {
         access: Access::all(),
         max_dest_reads: 16,
         rnr_timer: 1,
+        traffic_class: 0x6a,
+        source_port: 0xd00d,
         send: SendOptions { psn: 0, timeout: 14, retry_count: 7, rnr_retry: 7, max_reads: 16 },
     };
 }
@@ -45,9 +50,6 @@ pub const PEER_QPN: u32 = 0x0a_bcde;
 pub const LEN: usize = 40_000;
 /// What scripts have the driver send, receive and read lies from here on; before it is what the peer names.
 const OWN: usize = 20_000;
-/// UDP source port and traffic class of the NIC's frames.
-const SOURCE_PORT: u16 = 0xd00d;
-const TRAFFIC_CLASS: u8 = 0x6a;
 /// A receive's number is this and more.
 const RECEIVE: u64 = 1000;
 /// Nobody says anything for so long, in cycles, when there is nothing to be said; and so long it may take when there is.
@@ -116,9 +118,9 @@ impl<'a> Talk<'a> {
             mac: solo.peer.mac,
             mtu: terms.mtu as u32,
             gid: 0,
-            traffic_class: TRAFFIC_CLASS,
+            traffic_class: terms.traffic_class,
             priority: 0,
-            source_port: SOURCE_PORT,
+            source_port: terms.source_port,
             max_dest_reads: terms.max_dest_reads,
             min_rnr_timer: terms.rnr_timer,
         };
@@ -154,12 +156,11 @@ impl<'a> Talk<'a> {
 
     /// Another conversation, on a connection of its own and to its end.
     pub fn apart(&mut self, terms: Terms, script: impl FnOnce(&mut Talk)) {
-        let start = self.counters();
         let mut own = Talk::new(self.solo, terms);
         script(&mut own);
-        own.finish();
-        let counted = self.counters().into_iter().zip(start).map(|(now, start)| now - start);
-        self.before.iter_mut().zip(counted).for_each(|(before, counted)| *before += counted);
+        for (before, counted) in self.before.iter_mut().zip(own.finish()) {
+            *before += counted;
+        }
     }
 
     /// Lets time pass.
@@ -210,7 +211,8 @@ impl<'a> Talk<'a> {
             self.solo.relax();
         };
         let is = (envelope.traffic_class, envelope.hop_limit, envelope.source_port, envelope.checksum);
-        assert_eq!(is, (TRAFFIC_CLASS, 64, SOURCE_PORT, false), "traffic class, hop limit, port, checksum of {packet}");
+        let want_is = (self.terms.traffic_class, 64, self.terms.source_port, false);
+        assert_eq!(is, want_is, "traffic class, hop limit, port, checksum of {packet}");
         assert_eq!(packet.qpn, PEER_QPN, "QPN of {packet}");
         Packet { psn: behind(packet.psn, self.terms.psn.wrapping_neg()), qpn: 0, ..packet }
     }
@@ -316,6 +318,11 @@ impl<'a> Talk<'a> {
         }
     }
 
+    /// All that was posted is done: its memory may be used again.
+    pub fn reuse(&mut self) {
+        self.own = OWN;
+    }
+
     fn place(&mut self, len: usize) -> usize {
         let at = self.own;
         self.own += len.next_multiple_of(64) + 64;
@@ -418,28 +425,25 @@ impl<'a> Talk<'a> {
     }
 
     /// What must hold at the end of every script: silence, memory as it must be, each frame counted where it belongs, nothing
-    /// completed that was not named, the QP in the right state.
-    pub fn finish(mut self) {
+    /// completed that was not named, the QP in the right state. Returns what was counted.
+    pub fn finish(mut self) -> Vec<u64> {
         if self.any_verdict {
             self.pass(SILENCE);
             while self.peer.take().is_some() {}
         }
         self.silence();
         self.check_memory();
-        let now = self.counters();
-        let mut want = std::mem::take(&mut self.counts);
-        let others: u64 = want.values().sum();
-        *want.entry(counter::RX_ACCEPTED).or_default() += self.sent - others;
-        let differs = |i: &usize| now[*i] - self.before[*i] != want.get(i).copied().unwrap_or(0);
-        let say = |i| {
-            let (is, want) = (now[i] - self.before[i], want.get(&i).copied().unwrap_or(0));
-            format!("{} {is}, want {want}", counter::NAMES[i].0)
-        };
+        let counted: Vec<_> = self.counters().iter().zip(&self.before).map(|(now, before)| now - before).collect();
         if self.any_verdict {
-            let judged: u64 = now.iter().zip(&self.before).map(|(now, before)| now - before).sum();
-            assert_eq!(judged, self.sent, "each frame has a verdict");
+            assert_eq!(counted.iter().sum::<u64>(), self.sent, "each frame has a verdict");
         } else {
-            let wrong: Vec<_> = (0..now.len()).filter(differs).map(say).collect();
+            let mut want = std::mem::take(&mut self.counts);
+            let others: u64 = want.values().sum();
+            *want.entry(counter::RX_ACCEPTED).or_default() += self.sent - others;
+            let want = |i| want.get(&i).copied().unwrap_or(0);
+            let wrong = (0..counted.len()).filter(|i| counted[*i] != want(*i));
+            let wrong: Vec<_> =
+                wrong.map(|i| format!("{} {}, want {}", counter::NAMES[i].0, counted[i], want(i))).collect();
             assert!(wrong.is_empty(), "counters: {wrong:?}");
         }
         let state = self.qp.query().unwrap().state;
@@ -450,5 +454,6 @@ impl<'a> Talk<'a> {
         }
         let faults = self.solo.sim().nic(0).host.iommu.take_faults();
         assert!(faults.is_empty(), "DMA outside of the maps: {faults:x?}");
+        counted
     }
 }

@@ -1,0 +1,44 @@
+//! Stock Soft-RoCE as a peer, from captures: as requester, and as responder. See `ferroce_tests::conformance::replay`.
+
+use ferroce_tests::conformance::replay::{Difference, Flow, flows};
+use ferroce_tests::conformance::{setup, talk::Talk};
+use std::collections::BTreeSet;
+use testbed::{Setup, Solo};
+
+/// Runs a conversation for each flow; returns in which ways they differed from the capture.
+fn all(flows: &[Flow], converse: impl Fn(&Flow, &mut Talk) -> BTreeSet<Difference>) -> BTreeSet<Difference> {
+    let mut solos = [false, true].map(|ip6| Solo::new(&Setup { ip6, ..setup() }).unwrap());
+    let mut differences = BTreeSet::new();
+    for flow in flows {
+        let mut t = Talk::new(&mut solos[usize::from(flow.ip6)], flow.terms());
+        let differs = converse(flow, &mut t);
+        t.finish();
+        println!("{}: {} requests, {differs:?}", flow.name, flow.requests());
+        differences.extend(differs);
+    }
+    differences
+}
+
+/// What the NIC answers to the requesters of the captures is what Soft-RoCE answered, field by field.
+#[test]
+fn captured_requesters_hear_what_they_heard() {
+    let flows = flows();
+    assert!(flows.len() > 15 && flows.iter().map(Flow::requests).sum::<usize>() > 300);
+    use Difference::*;
+    let allowed = BTreeSet::from([SendTooLong, RefusedWriteCounted, LostAnswer]);
+    assert!(all(&flows, Flow::ask).is_subset(&allowed));
+}
+
+/// What the NIC asks of the responders of the captures is what Soft-RoCE asked, field by field, and it takes their answers.
+#[test]
+fn captured_responders_are_asked_the_same() {
+    // Without those that lost packets, for their requests come as they are lost; and without one that says 22 times that it is not
+    // ready for 10 ms.
+    let mut flows = flows();
+    flows.retain(|f| !f.lossy && f.terms().rnr_timer != 20);
+    assert!(flows.len() > 12);
+    assert!(
+        all(&flows, Flow::answer).into_iter().eq([Difference::ReadWithoutAckReq]),
+        "a difference that is not listed, or is gone"
+    );
+}
