@@ -601,6 +601,9 @@ impl Logic for Responder {
             self.consume_valid.d.next = true;
         }
 
+        let misses = self.guessed.q.val() && self.differs.q.val();
+        let seeks = verdict_now.duplicate && self.unsought.q.val();
+        let found_or_none = self.is_rest.q.val() || self.slots_left.q.val() == 1;
         let mut next = state;
         match state {
             State::Idle => {
@@ -638,10 +641,10 @@ impl Logic for Responder {
             }
             State::Judge => {
                 self.guessed.d.next = false;
-                if self.guessed.q.val() && self.differs.q.val() {
+                if misses {
                     self.anew.d.next = true;
                     next = State::Fetch;
-                } else if verdict_now.duplicate && self.unsought.q.val() {
+                } else if seeks {
                     // A repeated READ is looked up first.
                     next = State::Search;
                 } else {
@@ -673,14 +676,13 @@ impl Logic for Responder {
             }
             State::Next => {
                 let rest = self.is_rest.q.val();
-                let none = self.slots_left.q.val() == 1;
                 self.sought.d.next = rest;
-                self.unsought.d.next = !rest && !none;
+                self.unsought.d.next = !found_or_none;
                 self.slots_left.d.next = self.slots_left.q.val() - 1;
                 if !rest {
                     self.slot.d.next = self.slot.q.val() - 1;
                 }
-                next = if rest || none { State::Act } else { State::Search };
+                next = if found_or_none { State::Act } else { State::Search };
             }
             State::ReadRow => {
                 next = State::ReadWait;
@@ -693,13 +695,16 @@ impl Logic for Responder {
         }
 
         self.state.d.next = next;
-        self.asks.d.next = next == State::Fetch || take;
+        // What some states are seen by, told from what leads to them.
+        let (judges, nexts) = (state == State::Judge, state == State::Next);
+        self.asks.d.next = take || (judges && misses) || (act && fetching) || (state == State::Fetch && anew);
         // `Idle` comes next.
         let over = (acts && last) || state == State::ReadWait;
         let rests = over || (open && !take) || (bus && !(self.table.valid.val() && !table.write));
         self.open.d.next = rests && !self.table.valid.val();
         self.bus.d.next = rests && self.table.valid.val();
-        self.acting.d.next = next == State::Act;
+        let stays = self.acting.q.val() && !(act && (fetching || last));
+        self.acting.d.next = stays || (judges && !misses && !seeks) || (nexts && found_or_none);
 
         let written = if bus { table.index } else { m.qpn };
         self.progress.we.next = write_progress;
