@@ -146,11 +146,12 @@ impl Logic for Commit {
         }
         self.count_q.d.next = count;
 
-        // Nothing is pending here: all that came has been handed on. Nothing is under way behind: nor is what was handed on.
+        // Nothing is pending here: all that came has been handed on, its writes as well. Nothing is under way behind: nor is what
+        // was handed on.
         if take && !landed.more {
             self.came.d.next = self.came.q.val() + 1;
         }
-        if ready {
+        if ready && clear {
             self.done.d.next = self.came.q.val();
         }
         if self.completed.val() {
@@ -229,12 +230,14 @@ mod tests {
     /// The completion queues take a while for each completion. A packet is through when they are done with it.
     struct Behind {
         rng: rand_chacha::ChaCha8Rng,
-        /// Of what is still to land: how many consequences, and whether it is a packet's last step.
-        steps: std::collections::VecDeque<(usize, bool)>,
+        /// Of what is still to land: how many consequences, whether it is a packet's last step, and whether it writes.
+        steps: std::collections::VecDeque<(usize, bool, bool)>,
         came: u64,
         /// Consequences that the last step still has, and the number of its packet, from 1.
         pending: usize,
         last: u64,
+        /// Its last write still waits for the channel.
+        writes: bool,
         /// Cycles that the present completion still takes, and the number of its packet.
         left: u64,
         completing: u64,
@@ -249,7 +252,9 @@ mod tests {
             assert!(through >= self.through && through <= self.came, "{through} of {} through", self.came);
             assert!(self.left == 0 || through < self.completing, "through with its completion under way");
             assert!(self.pending == 0 || through < self.last, "through with {} consequences to come", self.pending);
+            assert!(!self.writes || through < self.last, "through with a write to come");
             self.through = through;
+            self.writes &= !m.bit("written");
             self.left = self.left.saturating_sub(1);
             let moves = |name: &&str| m.bit(&*format!("{name}.valid")) && m.bit(&*format!("{name}.ready"));
             if moves(&"completion") {
@@ -257,8 +262,8 @@ mod tests {
             }
             self.pending -= ["completion", "error", "go"].iter().filter(|name| moves(name)).count();
             if moves(&"landed") {
-                let (pending, last) = self.steps.pop_front().unwrap();
-                (self.pending, self.last) = (pending, self.came + 1);
+                let (pending, last, writes) = self.steps.pop_front().unwrap();
+                (self.pending, self.last, self.writes) = (pending, self.came + 1, writes);
                 self.came += u64::from(last);
             }
         }
@@ -311,8 +316,8 @@ mod tests {
             let n = verilate::scale(500) as u64;
             let mut verdicts = BTreeMap::new();
             let (steps, behind_rng) = (Default::default(), verilate::rng(seed as u64 + 10));
-            let (came, pending, last, left, completing, through) = Default::default();
-            let mut behind = Behind { rng: behind_rng, steps, came, pending, last, left, completing, through };
+            let (came, pending, last, writes, left, completing, through) = Default::default();
+            let mut behind = Behind { rng: behind_rng, steps, came, pending, last, writes, left, completing, through };
             let mut channel = Channel {
                 rng: rng.clone(),
                 rate: if stall == Stall::Never { 1.0 } else { 0.3 },
@@ -362,7 +367,7 @@ mod tests {
                 let (c, e, g) = reference(&l);
                 channel.steps.push_back((l.wrote, !l.flushed && !l.fault && l.reply.read));
                 let consequences = usize::from(c.is_some()) + usize::from(e.is_some()) + usize::from(g.is_some());
-                behind.steps.push_back((consequences, !l.more));
+                behind.steps.push_back((consequences, !l.more, l.wrote));
                 completions.extend(c.map(bytes_of));
                 errors.extend(e.map(bytes_of));
                 goes.extend(g.map(bytes_of));
