@@ -106,8 +106,8 @@ pub struct Scan<const N: usize> {
     pub group: Signal<Out, Bits<7>>,
     pub pick: Source<Qp>,
     any: Reg<Bits<128>>,
-    /// Group to look into, its bits, and the group whose bits are handed out.
-    look: Reg<Bits<7>>,
+    /// Group to look into (one bit), its bits, and the group whose bits are handed out.
+    look: Reg<Bits<128>>,
     look_valid: Reg<Bit>,
     ahead: Reg<Bits<32>>,
     ahead_any: Reg<Bit>,
@@ -128,13 +128,16 @@ impl<const N: usize> Logic for Scan<N> {
         let mut any: Bits<128> = 0.into();
         let mut word: Bits<32> = 0.into();
         let mut some_here: Bit = false;
+        let mut number: Bits<7> = 0.into();
+        let look = self.look.q.val();
         for g in 0..N / GROUP {
             let group = set.get_bits::<32>(GROUP * g);
             any = any.replace_bit(g, group.any());
-            if self.look.q.val() == g {
+            if look.get_bit(g) {
                 word = word | group;
+                number = number | bits::<7>(g as u64);
             }
-            some_here = some_here || self.look.q.val() == g && group.any();
+            some_here = some_here || look.get_bit(g) && group.any();
         }
         self.any.d.next = any;
 
@@ -162,28 +165,17 @@ impl<const N: usize> Logic for Scan<N> {
         if take {
             self.ahead.d.next = word;
             self.ahead_any.d.next = some_here;
-            self.ahead_group.d.next = self.look.q.val();
+            self.ahead_group.d.next = number;
         }
         self.take.next = take;
-        self.group.next = self.look.q.val();
+        self.group.next = number;
 
         // Choose a group: the next one above the last, else the lowest.
         if take || !self.look_valid.q.val() {
             let some = self.any.q.val();
-            let one: Bits<128> = 1.into();
-            let last = one << self.look.q.val();
-            let above = some & !(last | (last - 1));
-            let found = if above.any() { lowest(above) } else { lowest(some) };
+            let above = some & !(look | (look - 1));
             self.look_valid.d.next = some.any();
-            if some.any() {
-                let mut number: Bits<7> = 0.into();
-                for g in 0..N / GROUP {
-                    if found.get_bit(g) {
-                        number = number | bits::<7>(g as u64);
-                    }
-                }
-                self.look.d.next = number;
-            }
+            self.look.d.next = if above.any() { lowest(above) } else { lowest(some) };
         }
         self.pick.valid.next = self.out_valid.q.val();
         self.pick.data.next = self.out.q.val();
