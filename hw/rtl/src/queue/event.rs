@@ -15,8 +15,7 @@
 //!
 //! *Full EQs.* An event without room is kept, never waited for: one slot per object for COMPLETION, CQ_ERROR and
 //! QP_ERROR, and one per number for all others (of two kinds with one number the later stays). When a doorbell makes
-//! room in an EQ with kept events, all slots are looked through, between other work. The value of a kept event has 8
-//! bits, which all causes have.
+//! room in an EQ with kept events, all slots are looked through, between other work.
 //!
 //! *What comes next* (a doorbell's EQ, a timer's, a message) is chosen a cycle ahead, in registers. So a choice may be of before
 //! a change: then there is nothing to do, and the decision finds that.
@@ -54,6 +53,15 @@ struct Live {
     armed: Bit,
     /// When a moderated interrupt is due; counts while the EQ's bit in `timing` is set.
     deadline: Bits<32>,
+}
+
+/// An [`Event`] in as many bits as events have: 8 of data, which all causes, tables and states have.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Told {
+    eqn: Bits<8>,
+    kind: Bits<4>,
+    number: Bits<24>,
+    value: Bits<8>,
 }
 
 /// An event that found its EQ full.
@@ -111,7 +119,7 @@ pub(super) fn lowest(x: Bits<64>) -> Bits<6> {
 pub struct EventQueue {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
-    /// Events of completion, qp_state, doorbell, control.
+    /// Events of completion, qp_state, doorbell, control. Of kind and value the lowest 4 and 8 bits count.
     pub event: Arr<Sink<Event>, REPORTERS>,
     /// EQ doorbells, each in one cycle.
     pub ring: Signal<In, Ring>,
@@ -135,7 +143,7 @@ pub struct EventQueue {
     pub bad: Signal<Out, BadRow>,
     pub count: Signal<Out, Bits<64>>,
 
-    arbiter: Arbiter<Event, REPORTERS>,
+    arbiter: Arbiter<Told, REPORTERS>,
     messages: Messages,
     state: Reg<State>,
     job: Reg<Job>,
@@ -143,7 +151,7 @@ pub struct EventQueue {
     /// EQ number of the event is impossible.
     beyond: Reg<Bit>,
     arming: Reg<Bit>,
-    taken: DFF<Event>,
+    taken: DFF<Told>,
     slot: DFF<Bits<14>>,
     rows: GuardedTable<Row>,
     live: Table<Live>,
@@ -166,6 +174,9 @@ pub struct EventQueue {
     times: Reg<Bit>,
     times_eqn: DFF<Bits<6>>,
     looks: Reg<Bit>,
+    /// What is looked at is a doorbell's; no event is kept.
+    rings: Reg<Bit>,
+    none_kept: Reg<Bit>,
     others_next: Reg<Bit>,
     kept: Table<Kept>,
     kept_count: Reg<Bits<15>>,
@@ -221,7 +232,22 @@ impl Logic for EventQueue {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, job, eqn, beyond, arming, met, clear, rang, arms, moved, timing, blocked);
-        regs!(self, clock, rst, due, timer, times, looks, others_next, kept_count, look, write_due, is_message);
+        regs!(
+            self,
+            clock,
+            rst,
+            due,
+            timer,
+            times,
+            looks,
+            rings,
+            none_kept,
+            others_next,
+            kept_count,
+            look,
+            write_due,
+            is_message
+        );
         dff_setup!(
             self, clock, taken, slot, met_index, rung, due_eqn, times_eqn, held, size, place, timed, over, at_once
         );
@@ -229,7 +255,15 @@ impl Logic for EventQueue {
         clock!(self, clock, rows, live, consumer, kept);
         clock_reset!(self, clock, rst, arbiter, messages);
         for i in 0..REPORTERS {
-            Sink::<Event>::link(&mut self.event[i], &mut self.arbiter.s[i]);
+            let event = self.event[i].data.val();
+            self.arbiter.s[i].data.next = Told {
+                eqn: event.eqn,
+                kind: event.kind.get_bits::<4>(0),
+                number: event.number,
+                value: event.value.get_bits::<8>(0),
+            };
+            self.arbiter.s[i].valid.next = self.event[i].valid.val();
+            self.event[i].ready.next = self.arbiter.s[i].ready.val();
         }
         self.arbiter.more.next = 0.into();
         self.arbiter.m.ready.next = false;
@@ -306,7 +340,7 @@ impl Logic for EventQueue {
         let mut live_we = false;
         let mut live_next = live;
         let mut kept_we = false;
-        let mut kept_next = Kept { valid: true, eqn, kind: e.kind.get_bits::<4>(0), value: e.value.get_bits::<8>(0) };
+        let mut kept_next = Kept { valid: true, eqn, kind: e.kind, value: e.value };
 
         // The decision, a step a cycle. Count and Judge:
         let all = entries(row.log2);
@@ -365,6 +399,7 @@ impl Logic for EventQueue {
                 }
             }
             State::Idle => {
+                self.rings.d.next = false;
                 let others = self.due.q.val() || times || self.looks.q.val();
                 self.arming.d.next = false;
                 if self.table.valid.val() {
@@ -377,12 +412,9 @@ impl Logic for EventQueue {
                     self.others_next.d.next = false;
                     self.job.d.next = Job::Look;
                     self.state.d.next = State::Read;
+                    self.rings.d.next = self.due.q.val();
                     if self.due.q.val() {
-                        let chosen = one << (self.due_eqn.q.val() & last);
                         self.eqn.d.next = self.due_eqn.q.val();
-                        self.arming.d.next = arms.get_bit((self.due_eqn.q.val() & last).index());
-                        arms &= !chosen;
-                        moved &= !chosen;
                     } else if times {
                         self.eqn.d.next = self.times_eqn.q.val();
                         self.times.d.next = false;
@@ -432,7 +464,7 @@ impl Logic for EventQueue {
                     timing &= !here;
                     blocked &= !here;
                     // Events kept for the former EQ are delivered or dropped.
-                    if kept_count != 0 {
+                    if !self.none_kept.q.val() {
                         look = slots;
                     }
                 }
@@ -445,9 +477,9 @@ impl Logic for EventQueue {
             State::KeptTake => {
                 let mut again = e;
                 again.eqn = kept.eqn.cast::<8>();
-                again.kind = kept.kind.cast::<8>();
+                again.kind = kept.kind;
                 again.number = (slot & object).cast::<24>();
-                again.value = kept.value.cast::<32>();
+                again.value = kept.value;
                 self.taken.d.next = again;
                 self.eqn.d.next = kept.eqn;
                 self.beyond.d.next = false;
@@ -456,7 +488,7 @@ impl Logic for EventQueue {
                     self.state.d.next = State::Read;
                 } else {
                     self.state.d.next = State::Idle;
-                    if kept_count == 0 {
+                    if self.none_kept.q.val() {
                         look = 0.into();
                     }
                 }
@@ -464,6 +496,12 @@ impl Logic for EventQueue {
             State::Read => {
                 read = true;
                 read_kept = job == Job::New;
+                if self.rings.q.val() {
+                    // What rang until now; the consumer index is read in this cycle, too.
+                    self.arming.d.next = arms.get_bit(eqn.index());
+                    arms &= !here;
+                    moved &= !here;
+                }
                 self.state.d.next = State::Wait;
             }
             State::Wait => self.state.d.next = State::Count,
@@ -537,15 +575,17 @@ impl Logic for EventQueue {
         self.timing.d.next = timing;
         self.blocked.d.next = blocked;
         self.look.d.next = look;
-        self.looks.d.next = look != 0;
+        // A look that ends with its slot is seen in time; all else may be seen a cycle late.
+        self.looks.d.next = self.look.q.val().any() && state != State::KeptTake;
         self.kept_count.d.next = kept_count;
+        self.none_kept.d.next = !self.kept_count.q.val().any();
 
         // The write. A ring is aligned to 4096, so that its place begins above bit 11. Of a message the lowest bytes count.
         let place = self.place.q.val();
         self.address.d.next = row.page + place.get_bits::<16>(8).cast::<52>();
         let is_message = self.is_message.q.val();
         let entry = cat!(128;
-            bits::<7>(0), self.phase.q.val(), bits::<24>(0), e.value, bits::<8>(0), e.number, bits::<24>(0), e.kind);
+            bits::<7>(0), self.phase.q.val(), bits::<48>(0), e.value, bits::<8>(0), e.number, bits::<28>(0), e.kind);
         let lowest = if is_message { self.messages.data.val() } else { entry.get_bits::<32>(0) };
         self.write.valid.next = self.write_due.q.val();
         self.write.data.next = DmaWrite {

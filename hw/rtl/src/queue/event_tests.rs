@@ -221,3 +221,39 @@ fn a_masked_vector_waits_and_is_sent_once() {
     bench::run(&mut m, &mut [&mut s, &mut w, &mut msix], 1000);
     assert_eq!((w.pop().and_then(|b| message(&b)), w.len(), m.get("msix_pending")), (Some(5), 0, 0));
 }
+
+/// When all kept events are delivered the engine rests: it takes the next event at once, whenever it comes.
+#[test]
+fn nothing_is_looked_for_when_no_event_is_kept() {
+    let mut m = model();
+    write_row(&mut m, 0, &row(3, 5, 0, 0));
+    write_row(&mut m, 1, &row(0, 6, 0, 0));
+    let mut s = bench::Source::new(&m, "event[0]", Stall::Never, 1);
+    let mut w = bench::Sink::new(&m, "write", Stall::Never, 2);
+    let mut msix = Msix::default();
+    // Of two events for an EQ of one entry the second is kept, and delivered when there is room.
+    (0..2).for_each(|number| s.send(event(1, event::COMPLETION, number, 0)));
+    let mut steps = |m: &mut Model, s: &mut bench::Source, n: u64| {
+        let (start, mut written) = (m.cycle(), vec![]);
+        while m.cycle() < start + n {
+            bench::cycle(m, &mut [s, &mut w, &mut msix]);
+            while w.pop().is_some() {
+                written.push(m.cycle() - start);
+            }
+        }
+        written
+    };
+    assert_eq!(steps(&mut m, &mut s, 1000).len(), 1);
+    ring(&mut m, 1, 1, false);
+    let mut written = steps(&mut m, &mut s, 1).len();
+    m.set("ring_valid", 0);
+    written += steps(&mut m, &mut s, 5000).len();
+    assert_eq!(written, 1);
+    let waits: Vec<_> = (0..8)
+        .map(|number| {
+            s.send(event(0, event::COMPLETION, number, 0));
+            steps(&mut m, &mut s, 101)
+        })
+        .collect();
+    assert!(waits.iter().all(|w| w.len() == 1 && *w == waits[0]), "{waits:?}");
+}
