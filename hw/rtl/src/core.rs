@@ -294,7 +294,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             writes: Default::default(),
             control: ControlPlane::new(identity),
             counts: Default::default(),
-            sentry: Default::default(),
+            sentry: Sentry::new([c.keys, c.cqs, c.eqs, N, N, N, N]),
             records: Records::new(N),
             landings: Table::new(N * 16, "block"),
             sent: FreshTable::new(N, ""),

@@ -14,7 +14,8 @@
 //! done                                            if `asked` is k
 //! ```
 //!
-//! Nothing waits here. A round takes 64 cycles, for which the short numbers have room; so long a read may take too.
+//! Nothing waits here. A round takes a cycle for each counter there is, and one for all others, which are 0; for so many pulses the
+//! short numbers have room, and so long a read may take too.
 
 use abi::status::counter;
 use hdl::prelude::*;
@@ -63,19 +64,23 @@ const fn sources(k: usize) -> usize {
     n
 }
 
+/// The counter that stands for those that do not exist, and the cycles of a round.
+const NONE: usize = counter::NAMES.len();
+const ROUND: usize = NONE + 1;
+
 /// Bits of a short number: a round of pulses from all groups that count it, four at most.
-const SHORT: usize = 9;
+const SHORT: usize = 8;
 /// Of one that a single group counts.
-const SINGLE: usize = 7;
+const SINGLE: usize = 6;
 /// Of the byte counters: a round of frames.
-const LONG: usize = 21;
+const LONG: usize = 20;
 const _: () = {
     let mut k = 0;
     while k < 64 {
-        assert!(64 * sources(k) < 1 << SHORT && (sources(k) == 0 || k < counter::RX_BYTES));
+        assert!(ROUND * sources(k) < 1 << SHORT && (sources(k) == 0 || k < counter::RX_BYTES));
         k += 1;
     }
-    assert!(64 < 1 << SINGLE && 64 << 14 < 2 << LONG);
+    assert!(ROUND < 1 << SINGLE && ROUND << 14 <= 1 << LONG);
 };
 
 /// The bits of a short number of counter `k`.
@@ -268,7 +273,8 @@ impl Logic for Counters {
         let pointer = self.pointer.q.val();
         let again = self.again.q.val();
         self.pointer.d.next = pointer + 1;
-        if pointer.all() {
+        if pointer == NONE.to_bits::<6>() {
+            self.pointer.d.next = 0.into();
             self.again.d.next = true;
         }
         self.ram.re.next = true;
@@ -305,7 +311,8 @@ impl Logic for Counters {
 
         if self.re.val() {
             self.asking.d.next = true;
-            self.asked.d.next = self.index.val();
+            let index = self.index.val();
+            self.asked.d.next = if index > NONE.to_bits::<6>() { NONE.to_bits::<6>() } else { index };
         }
         self.found.d.next = false;
         if self.asking.q.val() && self.keep[2].q.val() && self.asked.q.val() == self.at[2].q.val() {

@@ -126,6 +126,9 @@ pub struct Mailbox<const W: usize> {
     put: DFF<Bits<32>>,
     low: DFF<Bits<32>>,
     low_bad: DFF<Bit>,
+    /// The bits below a page of the list, and how many are still to come.
+    below: DFF<Bits<32>>,
+    grows: Reg<Bits<6>>,
     entry: Reg<Bit>,
     /// Words asked of the RAM for an inline write, with those behind the last as zeros; which of them are underway.
     asked: DFF<Bits<4>>,
@@ -194,6 +197,8 @@ impl<const W: usize> Default for Mailbox<W> {
             put: Default::default(),
             low: Default::default(),
             low_bad: Default::default(),
+            below: Default::default(),
+            grows: Default::default(),
             entry: Default::default(),
             asked: Default::default(),
             fetched: Default::default(),
@@ -207,9 +212,9 @@ impl<const W: usize> Logic for Mailbox<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, is_list, dma_busy_q, dma_failed_q, list_busy_q, list_failed_q, list_bad_q);
-        regs!(self, clock, rst, coming, ready, words, puts, entry, fetched, real);
+        regs!(self, clock, rst, coming, ready, words, puts, grows, entry, fetched, real);
         dff_setup!(self, clock, cursor, base, left, want, got, out, came, read_out, shift, place, put_at, put);
-        dff_setup!(self, clock, low, low_bad, asked, inline_data);
+        dff_setup!(self, clock, low, low_bad, below, asked, inline_data);
         clock!(self, clock, pieces);
         let state = self.state.q.val();
         let is_list = self.is_list.q.val();
@@ -223,6 +228,14 @@ impl<const W: usize> Logic for Mailbox<W> {
             self.list_busy_q.d.next = true;
             self.list_failed_q.d.next = false;
             self.list_bad_q.d.next = false;
+            self.below.d.next = 0.into();
+            self.grows.d.next = self.list_shift.val();
+        }
+        // Nobody waits for the mask of the bits below a page: a bit a cycle, before the list is looked at.
+        let growing = self.grows.q.val().any();
+        if growing {
+            self.below.d.next = cat!(self.below.q.val().get_bits::<31>(0), bits::<1>(1));
+            self.grows.d.next = self.grows.q.val() - 1;
         }
 
         // Pieces come in at any time.
@@ -276,10 +289,7 @@ impl<const W: usize> Logic for Mailbox<W> {
         self.ram_wdata.next = self.put.q.val();
 
         // An entry is two words: no bit may be set below the page, or from 2^48 on.
-        let mut below: Bits<32> = 0.into();
-        for bit in 0..32 {
-            below = below.replace_bit(bit, self.list_shift.val() > (bit as u64));
-        }
+        let below = self.below.q.val();
         self.entry.d.next = false;
         if emits && is_list {
             if place.get_bit(0) {
@@ -315,7 +325,7 @@ impl<const W: usize> Logic for Mailbox<W> {
                     self.base.d.next = self.dma_local.val().get_bits::<14>(2).cast::<24>();
                     self.left.d.next = self.dma_bytes.val().get_bits::<11>(2).cast::<25>();
                     self.state.d.next = State::Chunk;
-                } else if self.list_busy_q.q.val() {
+                } else if self.list_busy_q.q.val() && !growing {
                     self.is_list.d.next = true;
                     self.cursor.d.next = self.list_host.val();
                     self.base.d.next = self.list_first.val();

@@ -49,7 +49,7 @@ struct Told {
 }
 
 /// See the [module](self).
-#[derive(LogicBlock, Default)]
+#[derive(LogicBlock)]
 pub struct Sentry {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -71,6 +71,38 @@ pub struct Sentry {
     error_due: Reg<Bit>,
     told: DFF<Told>,
     found: Reg<Bit>,
+    _rows: Hidden<[usize; GUARDS]>,
+}
+
+impl Sentry {
+    /// For tables of `rows` rows, by guard: no more of an index is kept than they need.
+    pub fn new(rows: [usize; GUARDS]) -> Self {
+        Sentry {
+            clock: Default::default(),
+            rst: Default::default(),
+            bad: Default::default(),
+            event: Default::default(),
+            error: Default::default(),
+            damage: Default::default(),
+            count: Default::default(),
+            came: Default::default(),
+            came_row: Default::default(),
+            known: Default::default(),
+            last: Default::default(),
+            due: Default::default(),
+            event_due: Default::default(),
+            error_due: Default::default(),
+            told: Default::default(),
+            found: Default::default(),
+            _rows: Hidden(rows),
+        }
+    }
+}
+
+impl Default for Sentry {
+    fn default() -> Self {
+        Sentry::new([1 << 24; GUARDS])
+    }
 }
 
 impl Logic for Sentry {
@@ -92,7 +124,8 @@ impl Logic for Sentry {
         for i in 0..GUARDS {
             self.came[i].d.next = self.bad[i].val().valid;
             if self.bad[i].val().valid {
-                self.came_row[i].d.next = self.bad[i].val().row;
+                let index = elab!(bits::<24>(self._rows.0[i].next_power_of_two() as u64 - 1));
+                self.came_row[i].d.next = self.bad[i].val().row & index;
             }
             let row = self.came_row[i].q.val();
             if self.due.q.val().get_bit(i) && !taken {

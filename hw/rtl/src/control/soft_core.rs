@@ -19,7 +19,9 @@ use hdl::prelude::*;
 const WORDS: usize = 14;
 const _: () = assert!(mmio::RAM_BYTES == 4 << WORDS);
 
-/// Makes `picorv32` (a third-party source, given to synthesis and simulation beside ours) a module of the signals used.
+/// Makes `picorv32` (a third-party source, given to synthesis and simulation beside ours) a module of the signals used. It has
+/// what the firmware needs: multiplication (by which the compiler divides by constants) in DSPs, but no divider, and shifts by 4 and
+/// 1 bits in place of a barrel shifter.
 const WRAPPER: &str = "\
 module soft_core_cpu (
   input clk, input resetn, output trap,
@@ -27,8 +29,8 @@ module soft_core_cpu (
   input [31:0] mem_rdata
 );
   picorv32 #(
-    .ENABLE_COUNTERS(0), .ENABLE_COUNTERS64(0), .BARREL_SHIFTER(1), .ENABLE_MUL(0), .ENABLE_FAST_MUL(1),
-    .ENABLE_DIV(1), .CATCH_MISALIGN(1), .CATCH_ILLINSN(1), .PROGADDR_RESET(32'd0)
+    .ENABLE_COUNTERS(0), .ENABLE_COUNTERS64(0), .BARREL_SHIFTER(0), .ENABLE_MUL(0), .ENABLE_FAST_MUL(1),
+    .ENABLE_DIV(0), .CATCH_MISALIGN(1), .CATCH_ILLINSN(1), .PROGADDR_RESET(32'd0)
   ) core (
     .clk(clk), .resetn(resetn), .trap(trap),
     .mem_valid(mem_valid), .mem_instr(), .mem_ready(mem_ready), .mem_addr(mem_addr), .mem_wdata(mem_wdata),
