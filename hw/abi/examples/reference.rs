@@ -123,7 +123,6 @@ pub fn page() -> String {
             table::cq::LAYOUT,
             table::eq::LAYOUT,
             table::key::LAYOUT,
-            table::mtt::LAYOUT,
             table::gid::LAYOUT,
             table::port::LAYOUT,
             table::multicast::LAYOUT,

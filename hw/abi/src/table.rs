@@ -13,7 +13,6 @@ numbers! {
         CQ = 4;
         EQ = 5;
         KEY = 6;
-        MTT = 7;
         GID = 8;
         PORT = 9;
         MULTICAST = 10;
@@ -249,16 +248,8 @@ layout! {
     }
 }
 
-layout! {
-    /// One memory translation table entry. A row of the table bus holds up to 8, the first lowest; its index is that of
-    /// the first entry, which may be any.
-    pub mod mtt: 8 {
-        /// Page frame: address >> 12. Bits below the page size are not used.
-        FRAME = 0, 36;
-        /// In the first entry of a row: entries in the row, 1 to 8.
-        COUNT = 60, 4;
-    }
-}
+/// Bits of a page frame, an entry of the memory translation table: address >> 12, of addresses of 48 bits.
+pub const PAGE_FRAME: usize = 36;
 
 /// Entries of the GID table.
 pub const GIDS: usize = 16;

@@ -325,7 +325,8 @@ pub struct Chunk {
     pub offset: Bits<14>,
     /// Last chunk of its request.
     pub last: Bit,
-    /// Why the request was refused (`abi::status::cause`), or 0.
+    /// The request was refused, and why (`abi::status::cause`), else 0.
+    pub refused: Bit,
     pub cause: Bits<8>,
 }
 

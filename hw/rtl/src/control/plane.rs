@@ -284,7 +284,7 @@ mod tests {
         Field, bar,
         bar::health::RESETS,
         cmd::{ANSWER, SLOT, answer, attr, create_cq, create_eq, create_mr, create_qp, head, modify_qp, op, set_gid},
-        table::{id, mtt, qp_state, qp_state_row},
+        table::{PAGE_FRAME, id, qp_state, qp_state_row},
     };
     use std::collections::BTreeMap;
     use verilate::{Model, Options, bench, bits as raw, firmware_image, picorv32_source};
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(w.mtt.len(), 700);
         let first = *w.mtt.keys().next().unwrap();
         (0..700).for_each(|i| assert_eq!(w.mtt[&(first + i)], (0x1_0000_0000u64 + 0x1000 * (i * 7)) >> 12));
-        assert_eq!(mtt::FRAME.bits, 36);
+        assert_eq!(PAGE_FRAME, 36);
         assert!(w.taken[door::COMPLETION] > 0 && w.taken[door::EVENT] > 0 && w.taken[door::MMU] > 0);
 
         // Queue pairs to RTS.

@@ -36,7 +36,7 @@ pub mod door {
     pub const TRANSMIT: usize = 10;
     pub const COMPLETION: usize = 11;
     pub const EVENT: usize = 12;
-    /// Keys and MTT.
+    /// Keys.
     pub const MMU: usize = 13;
 }
 /// Number of doors.
@@ -53,7 +53,7 @@ const fn takers(table: u8) -> u64 {
         id::QP_RECV => 1 << RECV_QUEUE | 1 << DOORBELL | 1 << RESPONDER | 1 << RESPOND | 1 << COMPLETER | 1 << LANDING,
         id::CQ => 1 << COMPLETION | 1 << DOORBELL,
         id::EQ => 1 << EVENT | 1 << DOORBELL,
-        id::KEY | id::MTT => 1 << MMU,
+        id::KEY => 1 << MMU,
         id::GID => 1 << INGRESS | 1 << TRANSMIT,
         id::PORT | id::MULTICAST => 1 << INGRESS,
         _ => 0,

@@ -7,12 +7,11 @@
 //! ```text
 //! req -> (register, while the other port asks) -> ask ........ done -> room of 16 -> chunk
 //! ```
-//! `req.ready` is a register; a request that comes while nothing waits asks in the same cycle, and a chunk that comes while
-//! nothing waits is offered in the same cycle. Cannot deadlock: it waits for its client only, and the other port has its own room.
+//! `req.ready` and `chunk.valid` are registers; a request that comes while nothing waits asks in the same cycle. Cannot deadlock: it waits for its client only, and the other port has its own room.
 
 use crate::{
     msg::{AccessReq, Chunk},
-    stream::{Passage, Sink, Source},
+    stream::{Fifo, Sink, Source},
 };
 use hdl::prelude::*;
 
@@ -55,9 +54,9 @@ pub struct Access {
     pub done: Signal<In, Piece>,
     /// It is for this port.
     pub done_valid: Signal<In, Bit>,
-    /// The last request that came, and whether it still has to ask.
+    /// The last request that came, and whether it has asked.
     held: DFF<AccessReq>,
-    have: Reg<Bit>,
+    empty: Reg<Bit>,
     /// Chunks that nobody has reserved, and whether any request may ask.
     free: Reg<Bits<5>>,
     room: Reg<Bit>,
@@ -67,7 +66,7 @@ pub struct Access {
     /// A request's last chunk has gone in the last cycle, and the request was long.
     gone: Reg<Bit>,
     gone_long: DFF<Bit>,
-    chunks: Passage<Piece>,
+    chunks: Fifo<Piece>,
 }
 
 impl Default for Access {
@@ -86,14 +85,14 @@ impl Default for Access {
             done: Default::default(),
             done_valid: Default::default(),
             held: Default::default(),
-            have: Default::default(),
+            empty: Reg::with_reset(true),
             free: Reg::with_reset(bits::<5>(CHUNKS as u64)),
             room: Reg::with_reset(true),
             ahead: Default::default(),
             first: Reg::with_reset(true),
             gone: Default::default(),
             gone_long: Default::default(),
-            chunks: Passage::new(CHUNKS),
+            chunks: Fifo::new(CHUNKS),
         }
     }
 }
@@ -104,21 +103,27 @@ fn weight(long: Bit) -> Bits<5> {
     if long { bits::<5>(LONG) } else { bits::<5>(SHORT) }
 }
 
+/// Room for any request: at least [`LONG`]. By bits, so that synthesis does not choose between the two numbers first.
+#[hdl_fn]
+fn enough(free: Bits<5>) -> Bit {
+    free.get_bits::<2>(3).any() || free.get_bit(2) && free.get_bits::<2>(0).any()
+}
+
 impl Logic for Access {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, have, free, room, ahead, first, gone);
+        regs!(self, clock, rst, empty, free, room, ahead, first, gone);
         dff_setup!(self, clock, held, gone_long);
         clock_reset!(self, clock, rst, chunks);
 
-        let have = self.have.q.val();
+        let have = !self.empty.q.val();
         let (new, held) = (self.req.data.val(), self.held.q.val());
         let offered = have || self.req.valid.val();
         let asks = self.asks.val();
         self.wants.next = offered && self.room.q.val();
         self.index.next = if have { held.key.get_bits::<24>(8) } else { new.key.get_bits::<24>(8) };
-        self.req.ready.next = !have;
-        self.have.d.next = offered && !asks;
+        self.req.ready.next = self.empty.q.val();
+        self.empty.d.next = !offered || asks;
         if self.req.valid.val() && !have {
             self.held.d.next = new;
         }
@@ -136,11 +141,11 @@ impl Logic for Access {
         self.gone_long.d.next = piece.long;
         let gone = self.gone.q.val();
         let long = if have { held.len.get_bits::<2>(12).any() } else { new.len.get_bits::<2>(12).any() };
-        let less = if asks { weight(long) } else { 0.into() };
-        let more = if gone { weight(self.gone_long.q.val()) } else { 0.into() };
-        let free = self.free.q.val() - less + more;
-        self.free.d.next = free;
-        self.room.d.next = free >= LONG;
+        // `asks` comes late: what follows from it is ready by then.
+        let free = self.free.q.val() + if gone { weight(self.gone_long.q.val()) } else { 0.into() };
+        let left = free - weight(long);
+        self.free.d.next = if asks { left } else { free };
+        self.room.d.next = if asks { enough(left) } else { enough(free) };
 
         let ahead = self.ahead.q.val();
         if self.passes.val() && !gone {

@@ -21,7 +21,7 @@
 use super::axi::AxiReadMaster;
 use crate::{
     msg::{BufAddr, DmaData, DmaRead},
-    stream::{Fifo, FirstCome, Sink, Slice},
+    stream::{Fifo, FirstCome, Sink},
 };
 use abi::status::counter::DMA_ERROR;
 use hdl::prelude::*;
@@ -57,6 +57,7 @@ struct Piece {
 /// What a request says that does not change while it is cut.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Asked {
+    client: Bits<2>,
     tag: Bits<16>,
     color: Bit,
 }
@@ -124,16 +125,21 @@ pub struct DmaReader<const W: usize> {
 
     turns: FirstCome<4>,
     asked: Arr<DFF<Asked>, 4>,
-    /// Requests as they came, and the rest of the one that is being cut.
+    /// Requests as they came.
     held: Arr<DFF<Rest>, 4>,
+    /// The rest of the one that is being cut: it makes room for its client's next one with its first piece.
     begun: Reg<Bit>,
+    rest_asked: DFF<Asked>,
     rest: DFF<Rest>,
-    addresses: Slice<Address>,
+    ar_valid: Reg<Bit>,
+    ar: DFF<Address>,
 
     free: Fifo<Bits<8>>,
     /// IDs put into the list since reset, and whether some are missing.
     filled: Reg<Bits<8>>,
     filling: Reg<Bit>,
+    /// Bursts may start.
+    open: Reg<Bit>,
     /// In flight, by colour.
     colors: Arr<Reg<Bits<8>>, 2>,
     color: Reg<Bit>,
@@ -185,11 +191,14 @@ impl<const W: usize> DmaReader<W> {
             asked: Default::default(),
             held: Default::default(),
             begun: Default::default(),
+            rest_asked: Default::default(),
             rest: Default::default(),
-            addresses: Default::default(),
+            ar_valid: Default::default(),
+            ar: Default::default(),
             free: Fifo::new(ids),
             filled: Default::default(),
             filling: Reg::with_reset(true),
+            open: Default::default(),
             colors: Default::default(),
             color: Default::default(),
             late: Default::default(),
@@ -219,10 +228,13 @@ impl<const W: usize> DmaReader<W> {
 impl<const W: usize> Logic for DmaReader<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, begun, filled, filling, valid, out_valid, failed);
+        regs!(self, clock, rst, begun, ar_valid, filled, filling, open, valid, out_valid, failed);
         regs!(self, clock, rst, colors, color, late, marking, waiting);
-        dff_setup!(self, clock, asked, held, rest, raw, id, bad, tail, piece, read, same, after, place, out, out_beat);
-        clock_reset!(self, clock, rst, turns, addresses, free);
+        dff_setup!(
+            self, clock, asked, held, rest_asked, rest, ar, raw, id, bad, tail, piece, read, same, after, place, out,
+            out_beat
+        );
+        clock_reset!(self, clock, rst, turns, free);
         clock!(self, clock, pieces, progress);
         let filling = self.filling.q.val();
         let (ready, turn) = (self.turns.ready.val(), self.turns.turn.val());
@@ -233,17 +245,18 @@ impl<const W: usize> Logic for DmaReader<W> {
         let mut waiting = self.waiting.q.val();
         let mut asked = self.asked[0].q.val();
         let mut rest = self.held[0].q.val();
-        let mut client: Bits<2> = 0.into();
         for i in 0..4 {
             let valid = self.req[i].valid.val();
             let new = self.req[i].data.val();
-            let room: Bits<14> = bits::<14>(PIECE as u64) - new.iova.get_bits::<9>(0).cast::<14>();
+            // Place of its last byte, seen from where its first piece begins.
+            let last_at = new.len.cast::<15>() + new.iova.get_bits::<9>(0).cast::<15>() - 1;
             offers = offers.replace_bit(i, valid);
             self.req[i].ready.next = ready.get_bit(i);
             let taken = valid && ready.get_bit(i);
             if taken {
-                self.asked[i].d.next = Asked { tag: new.tag, color: color };
-                self.held[i].d.next = Rest { iova: new.iova, len: new.len, dest: new.dest, whole: new.len <= room };
+                self.asked[i].d.next = Asked { client: i.to_bits(), tag: new.tag, color: color };
+                self.held[i].d.next =
+                    Rest { iova: new.iova, len: new.len, dest: new.dest, whole: !last_at.get_bits::<6>(9).any() };
             }
             if self.mark.val() {
                 waiting = waiting.replace_bit(i, valid && !taken);
@@ -254,44 +267,55 @@ impl<const W: usize> Logic for DmaReader<W> {
                 if turn.get_bit(i) {
                     asked = self.asked[i].q.val();
                     rest = self.held[i].q.val();
-                    client = i.to_bits();
                 }
             }
         }
         self.turns.offers.next = offers;
         self.turns.more.next = 0.into();
 
-        // Cut the one whose turn it is; its first piece goes to the bus with a free ID.
+        // Cut what is left of one, else the one whose turn it is; a piece goes to the bus with a free ID.
         let begun = self.begun.q.val();
         if begun {
+            asked = self.rest_asked.q.val();
             rest = self.rest.q.val();
         }
-        let room: Bits<14> = bits::<14>(PIECE as u64) - rest.iova.get_bits::<9>(0).cast::<14>();
-        let take = if rest.whole { rest.len } else { room };
         let offset = rest.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
-        let end: Bits<10> = offset.cast::<10>() + take.get_bits::<10>(0);
-        let beats: Bits<10> = (end - 1) >> elab!((W / 8).trailing_zeros() as u64);
-        let may = !filling && !self.quiesce.val() && self.free.m.valid.val() && self.addresses.s.ready.val();
-        let go = self.turns.valid.val() && may;
-        let ends = go && rest.whole;
+        let upto: Bits<9> = !rest.iova.get_bits::<9>(0); // bytes behind the first one up to the next cut
+        let room: Bits<14> = upto.cast::<14>() + 1;
+        // What is cut ends 512 bytes behind where its first piece began: no sum is needed for it.
+        let lane: u64 = elab!((W / 8).trailing_zeros() as u64);
+        let sum: Bits<10> = offset.cast::<10>() + rest.len.get_bits::<10>(0);
+        let sum_beats: Bits<10> = (offset.cast::<10>() + rest.len.get_bits::<10>(0) - 1) >> lane;
+        let cut_beats: Bits<10> = upto.cast::<10>() >> lane;
+        let end = if rest.whole { sum } else { (cut_beats + 1) << lane };
+        let beats = if rest.whole { sum_beats } else { cut_beats };
+        self.open.d.next = !filling && !self.quiesce.val();
+        let ar_free = !self.ar_valid.q.val() || self.axi.ar_ready.val();
+        let may = self.open.q.val() && self.free.m.valid.val() && ar_free;
+        let go = may && (begun || self.turns.valid.val());
+        let leaves = may && !begun && self.turns.valid.val();
         let id = self.free.m.data.val();
-        self.turns.leaves.next = may && rest.whole;
+        self.turns.leaves.next = may && !begun;
         self.free.m.ready.next = go;
         self.pieces.we.next = go;
         self.pieces.waddr.next = id.get_bits::<7>(0);
         self.pieces.wdata.next = Piece {
-            client: client,
+            client: asked.client,
             color: asked.color,
             tag: asked.tag,
             dest: rest.dest - offset.cast::<20>(),
             offset: offset,
             end: end,
         };
-        self.addresses.s.valid.next = go;
-        self.addresses.s.data.next = Address { iova: rest.iova, len: beats.cast::<8>(), id: id };
+        if self.axi.ar_ready.val() {
+            self.ar_valid.d.next = false;
+        }
         if go {
+            self.ar_valid.d.next = true;
+            self.ar.d.next = Address { iova: rest.iova, len: beats.cast::<8>(), id: id };
             let left = rest.len - room;
             self.begun.d.next = !rest.whole;
+            self.rest_asked.d.next = asked;
             self.rest.d.next = Rest {
                 iova: (rest.iova & !bits::<64>(PIECE as u64 - 1)) + bits::<64>(PIECE as u64),
                 len: left,
@@ -299,16 +323,15 @@ impl<const W: usize> Logic for DmaReader<W> {
                 whole: left <= bits::<14>(PIECE as u64),
             };
         }
-        let address = self.addresses.m.data.val();
-        self.addresses.m.ready.next = self.axi.ar_ready.val();
-        self.axi.ar_valid.next = self.addresses.m.valid.val();
+        let address = self.ar.q.val();
+        self.axi.ar_valid.next = self.ar_valid.q.val();
         self.axi.ar_addr.next = address.iova;
         self.axi.ar_len.next = address.len;
         self.axi.ar_id.next = address.id;
 
         // The colour changes when what waited at the mark has been taken; what is held then is late.
         let mut late = self.late.q.val();
-        if ends {
+        if leaves {
             late &= !turn;
         }
         self.waiting.d.next = waiting;
@@ -318,7 +341,7 @@ impl<const W: usize> Logic for DmaReader<W> {
             self.marking.d.next = false;
             self.color.d.next = !color;
             let mut held = (!ready) | offers;
-            if ends {
+            if leaves {
                 held &= !turn;
             }
             late = held;
@@ -398,7 +421,8 @@ impl<const W: usize> Logic for DmaReader<W> {
             }
         }
         let old = if color { self.colors[0].q.val() } else { self.colors[1].q.val() };
-        self.passed.next = !self.marking.q.val() && !old.any() && !self.late.q.val().any();
+        let rest_late = begun && self.rest_asked.q.val().color != color;
+        self.passed.next = !self.marking.q.val() && !old.any() && !self.late.q.val().any() && !rest_late;
 
         // Down to lane 0: the second of two steps.
         let place = self.place.q.val();

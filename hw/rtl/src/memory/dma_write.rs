@@ -11,15 +11,15 @@
 //!                     | read buffer .. READ_LATENCY .. data, strobes: W valid
 //! ```
 //!
-//! A request that finds the channel busy waits in a register; the next one is taken when that is empty. The cut of the next burst happens under the last beat of the one before: beats follow each other without a gap, and a
-//! write of one beat takes one cycle. Rows of the receive buffer are freed as their last beat leaves it.
+//! A request is taken as its first burst is cut, under the last beat of the burst before: beats follow each other without a gap, and a
+//! write of one beat takes one cycle. What is left of it waits in a register. Rows of the receive buffer are freed as their last beat leaves it.
 //!
 //! Cannot deadlock: it waits for AW, W and B of the bus only, and a beat is read when its room in the FIFO is sure.
 
 use super::axi::AxiWriteMaster;
 use crate::{
     msg::{BufAddr, DmaWrite},
-    stream::{Fifo, Passage, READ_LATENCY, Sink, Slice, rotate_left},
+    stream::{Fifo, Passage, READ_LATENCY, Sink, rotate_left},
 };
 use abi::status::counter::DMA_ERROR;
 use hdl::prelude::*;
@@ -28,8 +28,20 @@ use hdl::prelude::*;
 const QUEUE: usize = 16;
 /// Inline data is rotated in a step for each cycle of the buffer.
 const _: () = assert!(READ_LATENCY == 3);
-/// Bursts without an answer.
-const FLYING: usize = 256;
+/// Bursts without an answer: one for every 2 ns or so of the host's latency, at most.
+const fn flying(width: usize) -> usize {
+    if width < 256 { width } else { 256 }
+}
+
+/// What is left of a request.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Left {
+    iova: Bits<64>,
+    len: Bits<14>,
+    buf: BufAddr,
+    rows: Bits<12>,
+}
+
 /// A burst whose beats are being read.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Burst {
@@ -41,6 +53,7 @@ struct Burst {
     lane: Bits<6>,
     /// Bytes left, counted from lane 0 of the next beat.
     left: Bits<13>,
+    /// Its address goes out with the next beat.
     first: Bit,
     is_inline: Bit,
     /// Last burst of its request.
@@ -106,7 +119,7 @@ pub struct DmaWriter<const W: usize> {
     pub count: Signal<Out, Bits<64>>,
 
     have: Reg<Bit>,
-    now: DFF<DmaWrite>,
+    now: DFF<Left>,
     active: Reg<Bit>,
     burst: DFF<Burst>,
     /// The burst has no bytes, or this is its last beat.
@@ -114,7 +127,8 @@ pub struct DmaWriter<const W: usize> {
     last: DFF<Bit>,
     /// Inline data of the burst that was not sent.
     rest: DFF<Bits<256>>,
-    addresses: Slice<Address>,
+    aw_valid: Reg<Bit>,
+    aw: DFF<Address>,
     steps: Arr<Reg<Bit>, READ_LATENCY>,
     step: Arr<DFF<Step>, READ_LATENCY>,
     /// Inline beats on their way into their lanes, and the bytes of the last one, of which some belong to the next.
@@ -127,7 +141,8 @@ pub struct DmaWriter<const W: usize> {
     beats: Passage<BusBeat<W>>,
     /// For every burst without an answer: it ends its request.
     tails: Fifo<Bit>,
-    flying: Reg<Bits<9>>,
+    /// A burst may start, as far as these and `quiesce` go.
+    open: Reg<Bit>,
     freed_now: Reg<Bits<12>>,
     done: Reg<Bits<16>>,
     failed: Reg<Bit>,
@@ -156,7 +171,8 @@ impl<const W: usize> Default for DmaWriter<W> {
             empty: Default::default(),
             last: Default::default(),
             rest: Default::default(),
-            addresses: Default::default(),
+            aw_valid: Default::default(),
+            aw: Default::default(),
             steps: Default::default(),
             step: Default::default(),
             turned: Default::default(),
@@ -165,8 +181,8 @@ impl<const W: usize> Default for DmaWriter<W> {
             room: Reg::with_reset(bits::<6>(QUEUE as u64)),
             has_room: Reg::with_reset(true),
             beats: Passage::new(QUEUE),
-            tails: Fifo::new(FLYING),
-            flying: Default::default(),
+            tails: Fifo::new(flying(W)),
+            open: Default::default(),
             freed_now: Default::default(),
             done: Default::default(),
             failed: Default::default(),
@@ -177,9 +193,9 @@ impl<const W: usize> Default for DmaWriter<W> {
 impl<const W: usize> Logic for DmaWriter<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, have, active, steps, room, has_room, flying, freed_now, done, failed);
-        dff_setup!(self, clock, now, burst, empty, last, rest, step, turned, behind, strobe);
-        clock_reset!(self, clock, rst, beats, tails, addresses);
+        regs!(self, clock, rst, have, aw_valid, active, steps, room, has_room, open, freed_now, done, failed);
+        dff_setup!(self, clock, now, aw, burst, empty, last, rest, step, turned, behind, strobe);
+        clock_reset!(self, clock, rst, beats, tails);
         let width: Bits<13> = bits::<13>((W / 8) as u64);
         let limit: Bits<14> = elab!(bits::<14>(std::cmp::min(4096, 256 * W as u64 / 8)));
 
@@ -187,20 +203,28 @@ impl<const W: usize> Logic for DmaWriter<W> {
         let burst = self.burst.q.val();
         let empty = self.empty.q.val();
         let last = self.last.q.val();
-        let may_start = self.addresses.s.ready.val() && self.tails.s.ready.val() && !self.quiesce.val();
-        let may_beat = self.has_room.q.val() && (!burst.first || may_start);
-        let go = self.active.q.val() && (empty || may_beat);
+        let aw_free = !self.aw_valid.q.val() || self.axi.aw_ready.val();
+        let may_start = self.open.q.val() && aw_free;
+        let go = self.active.q.val() && self.has_room.q.val() && (!burst.first || may_start);
         let beat = go && !empty;
-        let start = beat && burst.first;
+        let start = go && burst.first;
         let inline_beat = beat && burst.is_inline;
         let upto = if last { burst.left.get_bits::<7>(0) } else { bits::<7>((W / 8) as u64) };
-        self.buf_re.next = beat && !burst.is_inline;
+        // A beat that stalls is read again; data counts in the cycle that its step says.
+        self.buf_re.next = self.active.q.val() && !burst.is_inline;
         self.buf_addr.next = burst.source;
         self.tails.s.valid.next = start;
         self.tails.s.data.next = burst.ends;
-        self.addresses.s.valid.next = start;
+        self.open.d.next = self.tails.fill.val() < elab!(flying(W) as u64 - 1) && !self.quiesce.val();
         let beats = (burst.left - 1) >> elab!((W / 8).trailing_zeros() as u64);
-        self.addresses.s.data.next = Address { iova: burst.iova, len: beats.get_bits::<8>(0) };
+        if aw_free {
+            self.aw_valid.d.next = start;
+            self.aw.d.next = Address { iova: burst.iova, len: beats.get_bits::<8>(0) };
+        }
+        let address = self.aw.q.val();
+        self.axi.aw_valid.next = self.aw_valid.q.val();
+        self.axi.aw_addr.next = address.iova;
+        self.axi.aw_len.next = address.len;
         if beat {
             self.burst.d.next.source = burst.source + width.cast::<20>();
             self.burst.d.next.left = burst.left - width;
@@ -208,20 +232,18 @@ impl<const W: usize> Logic for DmaWriter<W> {
             self.burst.d.next.lane = 0.into();
             self.burst.d.next.first = false;
         }
-        let address = self.addresses.m.data.val();
-        self.addresses.m.ready.next = self.axi.aw_ready.val();
-        self.axi.aw_valid.next = self.addresses.m.valid.val();
-        self.axi.aw_addr.next = address.iova;
-        self.axi.aw_len.next = address.len;
 
-        // Cut the next burst, as the burst before ends: from the present request, or from the one that comes now.
+        // Cut the next burst, as the burst before ends: from what is left of a request, or from the one that comes now.
         let have = self.have.q.val();
-        let now = if have { self.now.q.val() } else { self.req.data.val() };
+        let new = self.req.data.val();
+        let comes = Left { iova: new.iova, len: new.len, buf: new.buf, rows: new.rows };
+        let now = if have { self.now.q.val() } else { comes };
+        let is_inline = !have && new.is_inline;
         let valid = have || self.req.valid.val();
         let next = !self.active.q.val() || (go && last);
         let offset = now.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
         let inside = now.iova.get_bits::<14>(0) & (limit - 1);
-        let whole = now.is_inline || inside.cast::<15>() + now.len.cast::<15>() <= limit.cast::<15>(); // inline data stays inside 4 KiB and needs few beats
+        let whole = is_inline || inside.cast::<15>() + now.len.cast::<15>() <= limit.cast::<15>(); // inline data stays inside 4 KiB and needs few beats
         let gap: Bits<14> = limit - inside;
         let left = if whole { now.len + offset.cast::<14>() } else { limit - (inside & !bits::<14>(W as u64 / 8 - 1)) };
         let ends_at: Bits<15> = now.len.cast::<15>() + offset.cast::<15>();
@@ -236,22 +258,22 @@ impl<const W: usize> Logic for DmaWriter<W> {
                 offset: offset,
                 lane: offset,
                 left: left.get_bits::<13>(0),
-                first: true,
-                is_inline: now.is_inline,
+                first: now.len.any(),
+                is_inline: is_inline,
                 ends: whole,
                 rows: if whole { now.rows } else { 0.into() },
             };
         }
-        // What is left of it waits, or the next request.
-        self.req.ready.next = !have;
-        self.have.d.next = valid && !(next && whole);
-        if !have && self.req.valid.val() {
-            self.now.d.next = self.req.data.val();
-        }
-        if valid && next && !whole {
-            self.now.d.next.iova = (now.iova & !(limit.cast::<64>() - 1)) + limit.cast::<64>();
-            self.now.d.next.buf = now.buf + gap.cast::<20>();
-            self.now.d.next.len = now.len - gap;
+        // What is left of it waits.
+        self.req.ready.next = next && !have;
+        if next {
+            self.have.d.next = valid && !whole;
+            self.now.d.next = Left {
+                iova: (now.iova & !(limit.cast::<64>() - 1)) + limit.cast::<64>(),
+                len: now.len - gap,
+                buf: now.buf + gap.cast::<20>(),
+                rows: now.rows,
+            };
         }
 
         // Through the receive buffer, and inline data beside it.
@@ -265,15 +287,14 @@ impl<const W: usize> Logic for DmaWriter<W> {
             last: last,
             rows: if last { burst.rows } else { 0.into() },
         };
+        let word: Bits<W> = self.rest.q.val().cast::<W>();
         if inline_beat {
-            let word: Bits<W> = self.rest.q.val().cast::<W>();
             self.turned[0].d.next = rotate_left::<W>(word, burst.offset & 0x30);
-            if W < 256 {
-                self.rest.d.next = self.rest.q.val() >> (W as u64);
-            }
         }
-        if next && valid && now.is_inline {
-            self.rest.d.next = now.data;
+        if next {
+            self.rest.d.next = new.data;
+        } else if elab!(W < 256) && inline_beat {
+            self.rest.d.next = self.rest.q.val() >> (W as u64);
         }
         for i in 1..READ_LATENCY {
             let step = self.step[i - 1].q.val();
@@ -289,7 +310,7 @@ impl<const W: usize> Logic for DmaWriter<W> {
         let mut behind: Bits<64> = u64::MAX.into();
         from <<= ahead.lane;
         behind <<= ahead.upto;
-        self.strobe.d.next = from & !behind;
+        self.strobe.d.next = from & !behind & elab!(bits::<64>(u64::MAX >> (64 - W / 8)));
 
         let step = self.step[READ_LATENCY - 1].q.val();
         let here = self.steps[READ_LATENCY - 1].q.val();
@@ -336,14 +357,9 @@ impl<const W: usize> Logic for DmaWriter<W> {
         if answer && self.tails.m.data.val() {
             self.done.d.next = self.done.q.val() + 1;
         }
-        if start && !answer {
-            self.flying.d.next = self.flying.q.val() + 1;
-        } else if answer && !start {
-            self.flying.d.next = self.flying.q.val() - 1;
-        }
         self.failed.d.next = answer && self.axi.b_resp.val() != 0;
         self.performed.next = self.done.q.val();
-        self.idle.next = self.flying.q.val() == 0;
+        self.idle.next = self.tails.fill.val() == 0;
         self.count.next = if self.failed.q.val() { bits::<64>(1 << DMA_ERROR) } else { 0.into() };
     }
 }

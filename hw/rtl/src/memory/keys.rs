@@ -25,7 +25,8 @@ use hdl::prelude::*;
 /// The answer: what a range becomes.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Region {
-    /// `abi::status::cause`, or 0.
+    /// Refused, and why (`abi::status::cause`), else 0.
+    pub refused: Bit,
     pub cause: Bits<8>,
     /// The range is contiguous at `iova`; else `iova` is the virtual address and `frame` the MTT entry of its first page.
     pub contiguous: Bit,
@@ -85,6 +86,7 @@ fn row_of(key: Key) -> Bits<512> {
 /// A key as it was read, with what was asked.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Found {
+    refused: Bit,
     cause: Bits<8>,
     /// `va - VA`, with its borrow on top.
     offset: Bits<65>,
@@ -213,7 +215,7 @@ impl Logic for Keys {
         self.keys.waddr.next = if sweeping { self.swept.q.val() } else { row.index };
         let mut key: Key = key_of(row.row);
         if sweeping {
-            key = unpack::<Key>(bits::<252>(0));
+            key.valid = false; // the rest may be anything
             self.swept.d.next = self.swept.q.val() + 1;
             self.sweeping.d.next = self.swept.q.val() != rows - 1;
         }
@@ -252,13 +254,16 @@ impl Logic for Keys {
             21 => bits::<30>(0x1f_ffff),
             _ => bits::<30>(0x3fff_ffff),
         };
+        let foreign = key.pd != req.pd;
+        let barred = (req.need & !key.access).any();
         if self.valid[1].q.val() {
             self.found.d.next = Found {
+                refused: unknown || foreign || barred,
                 cause: if unknown {
                     bits::<8>(cause::KEY_INVALID as u64)
-                } else if key.pd != req.pd {
+                } else if foreign {
                     bits::<8>(cause::KEY_PD as u64)
-                } else if (req.need & !key.access).any() {
+                } else if barred {
                     bits::<8>(cause::KEY_ACCESS as u64)
                 } else {
                     0.into()
@@ -282,9 +287,11 @@ impl Logic for Keys {
         let beyond = offset > found.spare.get_bits::<64>(0);
         let outside = found.offset.get_bit(64) || found.spare.get_bit(64) || beyond;
         let wide = found.contiguous || found.after.get_bits::<16>(14).any();
-        let cause = if self.keys.bad.val().valid {
+        let damaged = self.keys.bad.val().valid;
+        let refused = damaged || found.refused || outside;
+        let cause = if damaged {
             bits::<8>(cause::PARITY as u64)
-        } else if found.cause == 0 && outside {
+        } else if !found.refused && outside {
             bits::<8>(cause::KEY_BOUNDS as u64)
         } else {
             found.cause
@@ -293,13 +300,15 @@ impl Logic for Keys {
         self.passes.next = self.valid[2].q.val();
         self.port.next = self.ports[2].q.val();
         self.contiguous.next = found.contiguous;
-        self.early.next = Chunk { iova: iova, len: found.len, offset: 0.into(), last: true, cause: cause };
+        self.early.next =
+            Chunk { iova: iova, len: found.len, offset: 0.into(), last: true, refused: refused, cause: cause };
         if self.early_taken.val() {
             self.valid[3].d.next = false;
         }
         if self.valid[2].q.val() {
             self.checked.d.next.position = offset.get_bits::<54>(0) + found.lead.cast::<54>();
             self.checked.d.next.region = Region {
+                refused: refused,
                 cause: cause,
                 contiguous: found.contiguous,
                 iova: if found.contiguous { iova } else { found.va },

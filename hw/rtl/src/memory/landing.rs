@@ -228,7 +228,7 @@ impl Logic for Landing {
         let may = judging && !self.write_valid.q.val();
         let present = may && (!op.write || self.chunk.valid.val());
         let fresh = !self.failed.q.val() && !self.halted.q.val();
-        let refused = chunk.cause.any();
+        let refused = chunk.refused;
         let fails = fresh && op.write && refused;
         let writes = fresh && op.write && !refused;
         let done = !op.write || chunk.last;
@@ -324,13 +324,13 @@ mod tests {
     /// The chunks that the access port of these tests gives: pages of 4 KiB; a key of 1 to 4 is refused with that cause.
     fn chunks(key: u64, va: u64, len: u64) -> Vec<Chunk> {
         if key < 5 {
-            return vec![Chunk { last: true, cause: bits(key), len: bits(len), ..Chunk::default() }];
+            return vec![Chunk { last: true, refused: true, cause: bits(key), len: bits(len), ..Chunk::default() }];
         }
         let (mut out, mut at) = (vec![], 0);
         while at < len {
             let n = (4096 - ((va + at) & 4095)).min(len - at);
             let iova = bits((va + at) ^ 0xabcd_0000_0000);
-            out.push(Chunk { iova, len: bits(n), offset: bits(at), last: at + n == len, cause: bits(0) });
+            out.push(Chunk { iova, len: bits(n), offset: bits(at), last: at + n == len, ..Chunk::default() });
             at += n;
         }
         out
@@ -359,7 +359,7 @@ mod tests {
             let front = self.queue.front().filter(|x| x.0 <= m.cycle());
             self.shown = front.is_some() && (self.shown || !(self.stalls && self.rng.random_bool(0.5)));
             m.set("chunk.valid", self.shown.into());
-            let noise = Chunk { cause: bits(3), len: bits(77), ..Chunk::default() };
+            let noise = Chunk { refused: true, cause: bits(3), len: bits(77), ..Chunk::default() };
             m.set_bytes("chunk.data", &of(if self.shown { front.unwrap().1 } else { noise }));
         }
         fn observe(&mut self, m: &Model) {

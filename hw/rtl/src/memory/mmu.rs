@@ -30,7 +30,7 @@ pub struct Mmu {
     pub tx_req: Sink<AccessReq>,
     /// Their chunks.
     pub tx_chunk: Source<Chunk>,
-    /// `abi::table::key` and `abi::table::mtt` rows.
+    /// `abi::table::key` rows.
     pub table: TablePort,
     /// For tests: key rows written now are stored damaged.
     pub flip: Signal<In, Bit>,
@@ -115,15 +115,7 @@ impl Logic for Mmu {
             self.ports[i].done_valid.next = self.translate.valid[i].val();
         }
 
-        let table = self.table.req.val();
-        let is_mtt = table.table == bits::<4>(abi::table::id::MTT as u64);
-        self.keys.table.req.next = table;
-        self.keys.table.valid.next = self.table.valid.val() && !is_mtt;
-        self.translate.table.req.next = table;
-        self.translate.table.valid.next = self.table.valid.val() && is_mtt;
-        self.table.ready.next = if is_mtt { self.translate.table.ready.val() } else { self.keys.table.ready.val() };
-        self.table.rdata.next = self.keys.table.rdata.val();
-        self.table.rvalid.next = self.keys.table.rvalid.val() || self.translate.table.rvalid.val();
+        TablePort::link(&mut self.table, &mut self.keys.table);
         self.keys.flip.next = self.flip.val();
         self.bad.next = self.keys.bad.val();
         self.translate.mtt_we.next = self.mtt_we.val();
@@ -138,7 +130,7 @@ mod tests {
     use crate::msg::TableReq;
     use abi::{
         status::cause,
-        table::{access as flag, id, key, mtt},
+        table::{access as flag, id, key},
     };
     use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
@@ -267,19 +259,8 @@ mod tests {
         bus.answers
     }
 
-    fn fill_frames(m: &mut Model, rng: &mut ChaCha8Rng, frames: &[u64]) {
-        // The first half over the table bus in rows of 1 to 8, the rest through the loader's port.
-        let (mut at, mut reqs) = (0, vec![]);
-        while at < frames.len() / 2 {
-            let count = rng.random_range(1..=8).min(frames.len() / 2 - at);
-            let mut row = [0u8; 64];
-            (0..count).for_each(|i| mtt::FRAME.set(&mut row[8 * i..], frames[at + i]));
-            mtt::COUNT.set(&mut row, count as u64);
-            reqs.push(access(id::MTT, at, true, from_bytes(&row)));
-            at += count;
-        }
-        load(m, reqs);
-        for (i, frame) in frames.iter().enumerate().skip(at) {
+    fn fill_frames(m: &mut Model, frames: &[u64]) {
+        for (i, frame) in frames.iter().enumerate() {
             m.set("mtt_we", 1);
             m.set("mtt_addr", i as u64);
             m.set("mtt_frame", *frame);
@@ -377,7 +358,7 @@ mod tests {
         let mut rng = verilate::rng(seed);
         m.reset();
         let frames: Vec<u64> = (0..FRAMES).map(|_| rng.random::<u64>() >> 28).collect();
-        fill_frames(&mut m, &mut rng, &frames);
+        fill_frames(&mut m, &frames);
         let keys: Vec<Key> = (0..KEYS).map(|_| random_key(&mut rng)).collect();
         load(&mut m, keys.iter().enumerate().map(|(i, k)| access(id::KEY, i, true, row(k))).collect());
         (m, rng, keys, frames)

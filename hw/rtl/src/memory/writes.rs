@@ -7,7 +7,7 @@
 //! control (inline) -------------------+
 //! ```
 //! A [`crate::stream::Arbiter`] that keeps of each message only what its source can say: landing has no inline data, the others
-//! have nothing else. A write that is taken here is ordered, before all that are taken in later cycles, and counts in `issued`.
+//! have nothing else, events no more than 16 bytes of it. A write that is taken here is ordered, before all that are taken in later cycles, and counts in `issued`.
 //!
 //! Cannot deadlock: it waits for `dma_write` only.
 
@@ -72,7 +72,8 @@ impl Logic for WriteOrder {
                 self.iova[i].d.next = write.iova;
                 self.len[i].d.next = write.len;
             }
-            if takes && write.len.any() {
+            // Only landing has writes of no bytes.
+            if takes && (i > 0 || write.len.any()) {
                 count += 1;
             }
             if turn.get_bit(i) {
@@ -86,8 +87,12 @@ impl Logic for WriteOrder {
             self.rows.d.next = write.rows;
         }
         for i in 1..4 {
+            let mut said = self.s[i].data.val().data;
+            if i == writer::EVENT {
+                said = said.get_bits::<128>(0).cast::<256>();
+            }
             if ready.get_bit(i) && self.s[i].valid.val() {
-                self.data[i - 1].d.next = self.s[i].data.val().data;
+                self.data[i - 1].d.next = said;
             }
             if turn.get_bit(i) {
                 data |= self.data[i - 1].q.val();
@@ -162,7 +167,8 @@ mod tests {
                 for _ in 0..n {
                     let landing = i == writer::LANDING;
                     let mut data = Bits::<256>::default();
-                    (0..4).for_each(|k| data.set_bits::<64>(64 * k, bits(rng.random())));
+                    (0..if i == writer::EVENT { 2 } else { 4 })
+                        .for_each(|k| data.set_bits::<64>(64 * k, bits(rng.random())));
                     let write = DmaWrite {
                         iova: bits(rng.random()),
                         len: bits(if landing { rng.random_range(0..4) * 1000 } else { rng.random_range(1..=32) }),

@@ -16,7 +16,7 @@ use hdl::prelude::*;
 
 /// Who is served: the deciding half of an [`Arbiter`], for blocks that keep the messages themselves. Of two messages the one that
 /// was taken in an earlier cycle goes first, of one cycle the one of the lower channel.
-#[derive(Clone, Debug, Default, LogicBlock)]
+#[derive(Clone, Debug, LogicBlock)]
 pub struct FirstCome<const N: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -32,8 +32,8 @@ pub struct FirstCome<const N: usize> {
     pub valid: Signal<Out, Bit>,
     /// It leaves at the end of this cycle.
     pub leaves: Signal<In, Bit>,
-    /// Channels that hold a message, and whether it is not the last one of its packet.
-    have: Reg<Bits<N>>,
+    /// Channels that hold no message, and of the others whether it is not the last one of its packet.
+    room: Reg<Bits<N>>,
     unfinished: DFF<Bits<N>>,
     /// By channel, those whose messages came before its own.
     before: Arr<DFF<Bits<N>>, N>,
@@ -43,19 +43,40 @@ pub struct FirstCome<const N: usize> {
     open: Reg<Bit>,
 }
 
+impl<const N: usize> Default for FirstCome<N> {
+    fn default() -> Self {
+        FirstCome {
+            clock: Default::default(),
+            rst: Default::default(),
+            offers: Default::default(),
+            more: Default::default(),
+            ready: Default::default(),
+            turn: Default::default(),
+            valid: Default::default(),
+            leaves: Default::default(),
+            room: Reg::with_reset(!Bits::<N>::default()),
+            unfinished: Default::default(),
+            before: Default::default(),
+            now: Default::default(),
+            serves: Default::default(),
+            open: Default::default(),
+        }
+    }
+}
+
 impl<const N: usize> Logic for FirstCome<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, have, now, serves, open);
+        regs!(self, clock, rst, room, now, serves, open);
         dff_setup!(self, clock, unfinished, before);
-        let (have, now) = (self.have.q.val(), self.now.q.val());
+        let (have, now) = (!self.room.q.val(), self.now.q.val());
         let comes = self.offers.val() & !have;
         let serves = self.serves.q.val();
         let goes = serves && self.leaves.val();
         // If somebody else is chosen, what is served now has gone. So the choice needs not know whether it goes.
         let left = if serves { have & !now } else { have };
         let next = left | comes;
-        self.have.d.next = if goes { next } else { have | comes };
+        self.room.d.next = if goes { !next } else { !(have | comes) };
         self.unfinished.d.next = (self.unfinished.q.val() & have) | (self.more.val() & !have);
         let open = if serves { (self.unfinished.q.val() & now).any() } else { self.open.q.val() };
 
@@ -76,7 +97,7 @@ impl<const N: usize> Logic for FirstCome<N> {
                 self.now.d.next = oldest;
             }
         }
-        self.ready.next = !have;
+        self.ready.next = self.room.q.val();
         self.turn.next = now;
         self.valid.next = serves;
     }

@@ -1,14 +1,14 @@
-//! First-word-fall-through FIFO with a registered output, for messages whose room must exist before they are made.
+//! First-word-fall-through FIFO, for messages whose room must exist before they are made.
 //!
 //! ```text
 //! cycle     0    1    2    3        depth 4, m.ready low until cycle 2
 //! s.data    A    B    C
-//! m.data         A    A    B        A bypasses the empty memory, B waits in it
+//! m.data         A    A    B
 //! fill      0    1    2    2
 //! ```
 //! Holds exactly `depth` messages. An empty FIFO passes a message on in one cycle. Up to [`SMALL`] messages sit in a
-//! memory with asynchronous read; deeper FIFOs read a block RAM one cycle ahead, which costs one idle cycle when a
-//! message is the first to go through the memory, and none while it streams. `s.ready` depends on registers only.
+//! memory of LUTs, and `m.data` is what that reads; deeper FIFOs have an output register and read a block RAM one cycle ahead, which costs one idle
+//! cycle when a message is the first to go through the memory, and none while it streams. `s.ready` and `m.valid` are registers.
 
 use super::{Sink, Source};
 use hdl::prelude::*;
@@ -29,14 +29,15 @@ pub struct Fifo<T: Synth> {
     store: Ram<T, 16>,
     head: Reg<Bits<16>>,
     tail: Reg<Bits<16>>,
-    /// Messages in the memory, and whether there are some.
+    /// Messages inside, and whether there is room for one more.
+    count: Reg<Bits<16>>,
+    room: Reg<Bit>,
+    /// There is one for `m`.
+    valid: Reg<Bit>,
+    /// Deep: messages in the memory, and whether there are some; its output register holds one; the output.
     stored: Reg<Bits<16>>,
     waiting: Reg<Bit>,
-    /// Messages inside, and whether that is all it holds.
-    count: Reg<Bits<16>>,
-    full: Reg<Bit>,
     ahead: Reg<Bit>,
-    valid: Reg<Bit>,
     data: DFF<T>,
     _depth: Hidden<usize>,
 }
@@ -55,12 +56,12 @@ impl<T: Synth> Fifo<T> {
             store: if depth <= SMALL { store.style("distributed").at_once() } else { store },
             head: Default::default(),
             tail: Default::default(),
+            count: Default::default(),
+            room: Reg::with_reset(true),
+            valid: Default::default(),
             stored: Default::default(),
             waiting: Default::default(),
-            count: Default::default(),
-            full: Default::default(),
             ahead: Default::default(),
-            valid: Default::default(),
             data: Default::default(),
             _depth: Hidden(depth),
         }
@@ -77,7 +78,7 @@ impl<T: Synth> Default for Fifo<T> {
 impl<T: Synth> Logic for Fifo<T> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, head, tail, stored, waiting, count, full, ahead, valid);
+        regs!(self, clock, rst, head, tail, count, room, valid, stored, waiting, ahead);
         dff_setup!(self, clock, data);
         clock!(self, clock, store);
         let depth: Bits<16> = elab!(bits::<16>(self._depth.0 as u64));
@@ -85,60 +86,63 @@ impl<T: Synth> Logic for Fifo<T> {
         let most: Bits<16> = (mask << 1) | 1; // of a count of messages
         let small = elab!(self._depth.0 <= SMALL);
 
-        let room = !self.full.q.val();
-        let push = self.s.valid.val() && room;
-        let pop = self.valid.q.val() && self.m.ready.val();
-        let free = self.m.ready.val() || !self.valid.q.val();
+        let valid = self.valid.q.val();
+        let push = self.s.valid.val() && self.room.q.val();
+        let pop = valid && self.m.ready.val();
+        let free = self.m.ready.val() || !valid;
         let waiting = self.waiting.q.val();
         let ahead = self.ahead.q.val();
-        // The memory gives a word to the output (small) or to its own output register, if that is or becomes free.
-        let read = if small { free && waiting } else { (free || !ahead) && waiting };
-        let from_memory = if small { waiting } else { ahead };
-        let bypass = push && free && !waiting && !ahead;
+        // Deep: the memory gives a word to its own output register, if that is or becomes free; the first message goes past it.
+        let bypass = !small && push && free && !waiting && !ahead;
+        let read = if small { pop } else { (free || !ahead) && waiting };
         let write = push && !bypass;
-
-        if free {
-            self.valid.d.next = from_memory || push && !waiting;
-            if from_memory {
-                self.data.d.next = self.store.rdata.val();
-            } else if push {
-                self.data.d.next = self.s.data.val();
-            }
-        }
         if !small && (free || !ahead) {
             self.ahead.d.next = waiting;
         }
+        if !small && free {
+            self.valid.d.next = ahead || bypass;
+            self.data.d.next = if ahead { self.store.rdata.val() } else { self.s.data.val() };
+        }
+        let stored = self.stored.q.val();
+        if !small && write && !read {
+            self.stored.d.next = (stored + 1) & most;
+            self.waiting.d.next = true;
+        } else if !small && read && !write {
+            self.stored.d.next = (stored - 1) & most;
+            self.waiting.d.next = stored != 1;
+        }
+
         if write {
             self.tail.d.next = (self.tail.q.val() + 1) & mask;
         }
         if read {
             self.head.d.next = (self.head.q.val() + 1) & mask;
         }
-        let (stored, count) = (self.stored.q.val(), self.count.q.val());
-        if write && !read {
-            self.stored.d.next = (stored + 1) & most;
-            self.waiting.d.next = true;
-        } else if read && !write {
-            self.stored.d.next = (stored - 1) & most;
-            self.waiting.d.next = stored != 1;
-        }
+        let count = self.count.q.val();
         if push && !pop {
             self.count.d.next = (count + 1) & most;
-            self.full.d.next = count == depth - 1;
+            self.room.d.next = count != depth - 1;
         } else if pop && !push {
             self.count.d.next = (count - 1) & most;
-            self.full.d.next = false;
+            self.room.d.next = true;
+        }
+        if small {
+            if push {
+                self.valid.d.next = true;
+            } else if pop {
+                self.valid.d.next = count != 1;
+            }
         }
 
         self.store.we.next = write;
         self.store.waddr.next = self.tail.q.val();
         self.store.wdata.next = self.s.data.val();
-        self.store.re.next = if small { waiting } else { read };
+        self.store.re.next = small || read;
         self.store.raddr.next = self.head.q.val();
-        self.s.ready.next = room;
-        self.m.valid.next = self.valid.q.val();
-        self.m.data.next = self.data.q.val();
-        self.fill.next = self.count.q.val();
+        self.s.ready.next = self.room.q.val();
+        self.m.valid.next = valid;
+        self.m.data.next = if small { self.store.rdata.val() } else { self.data.q.val() };
+        self.fill.next = count;
     }
 }
 
@@ -157,10 +161,10 @@ pub struct Passage<T: Synth> {
     store: Ram<T, 6>,
     head: Reg<Bits<6>>,
     tail: Reg<Bits<6>>,
-    /// Messages inside, whether there are some, and whether that is all it holds.
+    /// Messages inside, whether there are some, and whether there is room for one more.
     count: Reg<Bits<7>>,
     waiting: Reg<Bit>,
-    full: Reg<Bit>,
+    room: Reg<Bit>,
     _depth: Hidden<usize>,
     _lasting: Hidden<bool>,
 }
@@ -185,7 +189,7 @@ impl<T: Synth> Passage<T> {
             tail: Default::default(),
             count: Default::default(),
             waiting: Default::default(),
-            full: Default::default(),
+            room: Reg::with_reset(true),
             _depth: Hidden(depth),
             _lasting: Hidden(false),
         }
@@ -195,12 +199,12 @@ impl<T: Synth> Passage<T> {
 impl<T: Synth> Logic for Passage<T> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, head, tail, count, waiting, full);
+        regs!(self, clock, rst, head, tail, count, waiting, room);
         clock!(self, clock, store);
         let mask: Bits<6> = elab!(bits::<6>(self._depth.0 as u64 - 1));
         let last: Bits<7> = elab!(bits::<7>(self._depth.0 as u64 - 1));
         let waiting = self.waiting.q.val();
-        let comes = self.s.valid.val() && !self.full.q.val();
+        let comes = self.s.valid.val() && self.room.q.val();
         let ready = self.m.ready.val();
         let lasting = elab!(self._lasting.0);
         let write = comes && (lasting || waiting || !ready);
@@ -220,90 +224,16 @@ impl<T: Synth> Logic for Passage<T> {
         if write && !read {
             self.count.d.next = count + 1;
             self.waiting.d.next = true;
-            self.full.d.next = count == last;
+            self.room.d.next = count != last;
         } else if read && !write {
             self.count.d.next = count - 1;
             self.waiting.d.next = count != 1;
-            self.full.d.next = false;
+            self.room.d.next = true;
         }
-        self.s.ready.next = !self.full.q.val();
+        self.s.ready.next = self.room.q.val();
         self.m.valid.next = waiting || comes && !lasting;
         self.m.data.next = if waiting || lasting { self.store.rdata.val() } else { self.s.data.val() };
         self.fill.next = count;
-    }
-}
-
-/// FIFO of a few messages whose output is its memory: no output register and no way round it. `m.valid` is a register, `m.data` is
-/// read with a register's address: a level or two of LUTs. A message leaves in the cycle after it came at the earliest.
-#[derive(Clone, Debug, LogicBlock)]
-pub struct Queue<T: Synth> {
-    pub clock: Signal<In, Clock>,
-    pub rst: Signal<In, Bit>,
-    pub s: Sink<T>,
-    pub m: Source<T>,
-    store: Ram<T, 7>,
-    head: Reg<Bits<7>>,
-    tail: Reg<Bits<7>>,
-    /// Messages inside, whether there are some, and whether that is all it holds.
-    count: Reg<Bits<8>>,
-    waiting: Reg<Bit>,
-    full: Reg<Bit>,
-    _depth: Hidden<usize>,
-}
-
-impl<T: Synth> Queue<T> {
-    /// A queue with room for `depth` messages, a power of two up to [`SMALL`].
-    pub fn new(depth: usize) -> Self {
-        assert!(depth.is_power_of_two() && (2..=SMALL).contains(&depth), "a queue of {depth}");
-        Queue {
-            clock: Default::default(),
-            rst: Default::default(),
-            s: Default::default(),
-            m: Default::default(),
-            store: Ram::default().rows(depth).style("distributed").at_once(),
-            head: Default::default(),
-            tail: Default::default(),
-            count: Default::default(),
-            waiting: Default::default(),
-            full: Default::default(),
-            _depth: Hidden(depth),
-        }
-    }
-}
-
-impl<T: Synth> Logic for Queue<T> {
-    #[kernel]
-    fn update(&mut self) {
-        regs!(self, clock, rst, head, tail, count, waiting, full);
-        clock!(self, clock, store);
-        let mask: Bits<7> = elab!(bits::<7>(self._depth.0 as u64 - 1));
-        let most: Bits<8> = elab!(bits::<8>(2 * self._depth.0 as u64 - 1)); // of a count of messages
-        let write = self.s.valid.val() && !self.full.q.val();
-        let read = self.waiting.q.val() && self.m.ready.val();
-        self.store.we.next = write;
-        self.store.waddr.next = self.tail.q.val();
-        self.store.wdata.next = self.s.data.val();
-        self.store.re.next = true;
-        self.store.raddr.next = self.head.q.val();
-        if write {
-            self.tail.d.next = (self.tail.q.val() + 1) & mask;
-        }
-        if read {
-            self.head.d.next = (self.head.q.val() + 1) & mask;
-        }
-        let count = self.count.q.val();
-        if write && !read {
-            self.count.d.next = (count + 1) & most;
-            self.waiting.d.next = true;
-            self.full.d.next = count == mask.cast::<8>();
-        } else if read && !write {
-            self.count.d.next = (count - 1) & most;
-            self.waiting.d.next = count != 1;
-            self.full.d.next = false;
-        }
-        self.s.ready.next = !self.full.q.val();
-        self.m.valid.next = self.waiting.q.val();
-        self.m.data.next = self.store.rdata.val();
     }
 }
 
@@ -328,23 +258,6 @@ mod tests {
             let mut m = Model::of(|| Fifo::<Bits<77>>::new(depth), Options::default()).unwrap();
             fills_to(&mut m, depth);
             pass(&mut m, 1);
-        }
-    }
-
-    #[test]
-    fn queues_pass_all_in_order() {
-        for depth in [2, 16, 128] {
-            let mut m = Model::of(|| Queue::<Bits<77>>::new(depth), Options::default()).unwrap();
-            pass(&mut m, 1);
-            m.reset();
-            m.set("m.ready", 0);
-            m.set("s.valid", 1);
-            for taken in 0..depth + 3 {
-                m.eval();
-                assert_eq!(m.bit("s.ready"), taken < depth);
-                assert_eq!(m.bit("m.valid"), taken > 0);
-                m.tick();
-            }
         }
     }
 

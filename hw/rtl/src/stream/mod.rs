@@ -12,7 +12,7 @@ pub(crate) mod testing;
 
 pub use arbiter::{Arbiter, FirstCome};
 pub use byte_ram::{ByteRam, READ_LATENCY, WRITE_LATENCY, rotate_left, rotate_right};
-pub use fifo::{Fifo, Passage, Queue, SMALL};
+pub use fifo::{Fifo, Passage, SMALL};
 pub use guard::{BadRow, GuardedTable};
 pub use loopback::Loopback;
 pub use slice::Slice;

@@ -7,13 +7,13 @@
 //! m.ready        0    1    1
 //! s.ready   1    1    0    1
 //! ```
-//! `s.ready` depends on registers only, and what is held always leaves when `m` is ready.
+//! `s.ready` is a register, and what is held always leaves when `m` is ready.
 
 use super::{Sink, Source};
 use hdl::prelude::*;
 
 /// Full-rate register slice.
-#[derive(Clone, Debug, Default, LogicBlock)]
+#[derive(Clone, Debug, LogicBlock)]
 pub struct Slice<T: Synth> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -21,18 +21,34 @@ pub struct Slice<T: Synth> {
     pub m: Source<T>,
     valid: Reg<Bit>,
     data: DFF<T>,
-    spare_valid: Reg<Bit>,
+    /// The spare is empty.
+    room: Reg<Bit>,
     spare: DFF<T>,
+}
+
+impl<T: Synth> Default for Slice<T> {
+    fn default() -> Self {
+        Slice {
+            clock: Default::default(),
+            rst: Default::default(),
+            s: Default::default(),
+            m: Default::default(),
+            valid: Default::default(),
+            data: Default::default(),
+            room: Reg::with_reset(true),
+            spare: Default::default(),
+        }
+    }
 }
 
 impl<T: Synth> Logic for Slice<T> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, valid, spare_valid);
+        regs!(self, clock, rst, valid, room);
         dff_setup!(self, clock, data, spare);
-        let full = self.spare_valid.q.val();
+        let full = !self.room.q.val();
         if self.m.ready.val() || !self.valid.q.val() {
-            self.spare_valid.d.next = false;
+            self.room.d.next = true;
             self.valid.d.next = full || self.s.valid.val();
             if full {
                 self.data.d.next = self.spare.q.val();
@@ -40,10 +56,10 @@ impl<T: Synth> Logic for Slice<T> {
                 self.data.d.next = self.s.data.val();
             }
         } else if self.s.valid.val() && !full {
-            self.spare_valid.d.next = true;
+            self.room.d.next = false;
             self.spare.d.next = self.s.data.val();
         }
-        self.s.ready.next = !full;
+        self.s.ready.next = self.room.q.val();
         self.m.valid.next = self.valid.q.val();
         self.m.data.next = self.data.q.val();
     }

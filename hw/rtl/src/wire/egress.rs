@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     msg::{BufAddr, TxFault, TxLeft},
-    stream::{BeatSource, Queue, READ_LATENCY, Sink, Source},
+    stream::{BeatSource, Fifo, READ_LATENCY, Sink, Source},
 };
 use abi::status::counter;
 use hdl::prelude::*;
@@ -175,7 +175,7 @@ pub struct Egress<const W: usize> {
     reporting: Reg<Bit>,
     cause: DFF<Bits<8>>,
     judged: DFF<Held>,
-    faults: Queue<TxFault>,
+    faults: Fifo<TxFault>,
     leaving: Reg<Bit>,
     leaver: DFF<TxLeft>,
     freed: [Reg<Bit>; 2],
@@ -192,7 +192,7 @@ pub struct Egress<const W: usize> {
     delayed_plan: [DFF<Plan>; MOST_LATENCY],
     delayed_data: [DFF<Bits<W>>; MOST_LATENCY],
     carry: DFF<Bits<16>>,
-    beats: Queue<Beat<W>>,
+    beats: Fifo<Beat<W>>,
 }
 
 impl<const W: usize> Default for Egress<W> {
@@ -259,7 +259,7 @@ impl<const W: usize> Default for Egress<W> {
             reporting: Default::default(),
             cause: Default::default(),
             judged: Default::default(),
-            faults: Queue::new(FAULTS),
+            faults: Fifo::new(FAULTS),
             leaving: Default::default(),
             leaver: Default::default(),
             freed: Default::default(),
@@ -275,7 +275,7 @@ impl<const W: usize> Default for Egress<W> {
             delayed_plan: Default::default(),
             delayed_data: Default::default(),
             carry: Default::default(),
-            beats: Queue::new(BEATS),
+            beats: Fifo::new(BEATS),
         }
     }
 }

@@ -30,7 +30,7 @@
 
 use crate::{
     msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, TxHead, TxSeg},
-    stream::{Fifo, Queue, SMALL, Sink, Source},
+    stream::{Fifo, SMALL, Sink, Source},
 };
 use abi::status::cause;
 use hdl::prelude::*;
@@ -136,7 +136,7 @@ pub struct Frames<const W: usize> {
     sweeping: Reg<Bit>,
     // Accept.
     segs: Fifo<Stretch>,
-    heads: Queue<TxHead>,
+    heads: Fifo<TxHead>,
     // Reservation.
     accepted: Reg<Bits<16>>,
     reserved: Reg<Bits<16>>,
@@ -210,7 +210,7 @@ impl<const W: usize> Frames<W> {
             sweep: Default::default(),
             sweeping: Reg::with_reset(true),
             segs: Fifo::new(WAITING),
-            heads: Queue::new(slots),
+            heads: Fifo::new(slots),
             accepted: Default::default(),
             reserved: Default::default(),
             current: Default::default(),
@@ -377,7 +377,7 @@ impl<const W: usize> Logic for Frames<W> {
         let stretch = self.pending.m.data.val();
         let there = self.pending.m.valid.val();
         let chunk = self.chunk.data.val();
-        let refused = chunk.cause.any();
+        let refused = chunk.refused;
         let wants_chunk = there && stretch.memory;
         let take_chunk = wants_chunk && self.chunk.valid.val() && self.dma.ready.val();
         let moved = self.moved.q.val();

@@ -159,6 +159,7 @@ impl Actor for Host {
                     len: len.into(),
                     offset: request.done.into(),
                     last,
+                    refused,
                     cause: if refused { u64::from(request.key & 0xff) } else { 0 }.into(),
                 });
                 request.done += len;
