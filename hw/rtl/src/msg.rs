@@ -20,6 +20,8 @@ pub type BufAddr = Bits<20>;
 pub struct RxMeta {
     /// Not RoCE: for the raw queue. `buf` and `payload` then span the whole frame.
     pub raw: Bit,
+    /// A response to our requester: for the completer, all else is the responder's.
+    pub response: Bit,
     /// First payload byte in the receive buffer.
     pub buf: BufAddr,
     /// Payload bytes, without pad and ICRC.

@@ -84,20 +84,15 @@ pub struct QpStates {
     clear: Reg<Bits<12>>,
     told: DFF<Event>,
     own: Table<QpView>,
-    copies: Arr<Table<QpView>, READERS>,
+    /// Read at once, in the cycle after `view_re`: a row that was written in that one is there.
+    copies: Arr<Ram<QpView, 12>, READERS>,
+    reads: Arr<DFF<Bit>, READERS>,
+    read_at: Arr<DFF<Bits<12>>, READERS>,
+    views: Arr<DFF<QpView>, READERS>,
     /// The request has the QP's generation; the QP is in a state that an error ends; it is in ERR.
     current: DFF<Bit>,
     live: DFF<Bit>,
     failed: DFF<Bit>,
-    /// The row that was written a cycle ago; per reader, what it read then, and whether its table's output is void: it read
-    /// that row, which is in `bypass`.
-    wrote: Reg<Bit>,
-    wrote_at: DFF<Bits<12>>,
-    written: DFF<QpView>,
-    reads: Arr<Reg<Bit>, READERS>,
-    read_at: Arr<DFF<Bits<12>>, READERS>,
-    met: Arr<Reg<Bit>, READERS>,
-    bypass: Arr<DFF<QpView>, READERS>,
     _qps: Hidden<u64>,
 }
 
@@ -107,7 +102,7 @@ impl QpStates {
         assert!(qps.is_power_of_two() && qps <= 1 << 12, "{qps} QPs");
         Self {
             own: Table::new(qps, ""),
-            copies: Arr::from_fn(|_| Table::new(qps, "")),
+            copies: Arr::from_fn(|_| Ram::default().rows(qps).style("distributed").at_once()),
             _qps: Hidden(qps as u64),
             ..Self::default()
         }
@@ -117,8 +112,8 @@ impl QpStates {
 impl Logic for QpStates {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, is_table, clear, wrote, reads, met);
-        dff_setup!(self, clock, told, current, live, failed, wrote_at, written, read_at, bypass);
+        regs!(self, clock, rst, state, is_table, clear);
+        dff_setup!(self, clock, told, current, live, failed, reads, read_at, views);
         clock!(self, clock, own);
         clock_reset!(self, clock, rst, arbiter);
         for i in 0..REPORTERS {
@@ -216,11 +211,6 @@ impl Logic for QpStates {
         self.changed.next = we && state != State::Clear;
         self.changed_qp.next = address;
         self.changed_view.next = next;
-        self.wrote.d.next = we;
-        if we {
-            self.wrote_at.d.next = address;
-            self.written.d.next = next;
-        }
         self.own.we.next = we;
         self.own.waddr.next = address.cast::<24>();
         self.own.wdata.next = next;
@@ -229,19 +219,18 @@ impl Logic for QpStates {
         for i in 0..READERS {
             clock!(self, clock, copies[i]);
             self.copies[i].we.next = we;
-            self.copies[i].waddr.next = address.cast::<24>();
+            self.copies[i].waddr.next = address;
             self.copies[i].wdata.next = next;
-            self.copies[i].re.next = self.view_re[i].val();
-            self.copies[i].raddr.next = self.view_addr[i].val().cast::<24>();
+            self.copies[i].re.next = true;
+            self.copies[i].raddr.next = self.read_at[i].q.val();
             self.reads[i].d.next = self.view_re[i].val();
             if self.view_re[i].val() {
                 self.read_at[i].d.next = self.view_addr[i].val();
             }
             if self.reads[i].q.val() {
-                self.met[i].d.next = self.wrote.q.val() && self.wrote_at.q.val() == self.read_at[i].q.val();
-                self.bypass[i].d.next = self.written.q.val();
+                self.views[i].d.next = self.copies[i].rdata.val();
             }
-            self.view[i].next = if self.met[i].q.val() { self.bypass[i].q.val() } else { self.copies[i].rdata.val() };
+            self.view[i].next = self.views[i].q.val();
         }
     }
 }

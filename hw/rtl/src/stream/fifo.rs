@@ -196,6 +196,13 @@ impl<T: Synth> Passage<T> {
     }
 }
 
+/// A stand-in, so that a block can name its passages and take the rest from its own default.
+impl<T: Synth> Default for Passage<T> {
+    fn default() -> Self {
+        Passage::new(2)
+    }
+}
+
 impl<T: Synth> Logic for Passage<T> {
     #[kernel]
     fn update(&mut self) {

@@ -5,13 +5,13 @@
 //! cycle   0                1      ..   n                     n+1
 //!         fault or timer   wake        served                the next one
 //! ```
-//! A fault goes first; its report is kept for its QP. It waits for dispatch to give a call its turn, and for the completer to
-//! serve it.
+//! A fault goes first; its report is kept for its QP, written in a cycle in which none is read. It waits for dispatch to give a call
+//! its turn, and for the completer to serve it.
 
 use super::timers::Fired;
 use crate::{
     msg::{Qp, SendFault, TxLeft},
-    stream::{FreshTable, Sink, Source},
+    stream::{Sink, Source, Table},
 };
 use hdl::prelude::*;
 
@@ -47,7 +47,7 @@ pub struct Calls {
     pub told_re: Signal<In, Bit>,
     pub told_addr: Signal<In, Bits<24>>,
     pub told: Signal<Out, SendFault>,
-    faults: FreshTable<SendFault>,
+    faults: Table<SendFault>,
     /// A call is to be made; made and not yet served.
     calls: Reg<Bit>,
     busy: Reg<Bit>,
@@ -60,7 +60,7 @@ pub struct Calls {
 impl Calls {
     /// Calls about `qps` QPs.
     pub fn new(qps: usize) -> Self {
-        Calls { faults: FreshTable::new(qps, "block"), ..Default::default() }
+        Calls { faults: Table::new(qps, "block"), ..Default::default() }
     }
 }
 
@@ -72,11 +72,12 @@ impl Logic for Calls {
         clock!(self, clock, faults);
         let free = !self.busy.q.val();
         let fault = self.fault.valid.val();
+        let writes = fault && !self.told_re.val();
         let timer = self.fired_valid.val() && !fault;
         let raw = self.raw.q.val() && !fault && !self.fired_valid.val();
-        self.fault.ready.next = free;
+        self.fault.ready.next = free && !self.told_re.val();
         self.take.next = free && timer;
-        self.faults.we.next = free && fault;
+        self.faults.we.next = free && writes;
         self.faults.waddr.next = self.fault.data.val().qpn.cast::<24>();
         self.faults.wdata.next = self.fault.data.val();
         self.faults.re.next = self.told_re.val();
@@ -109,7 +110,7 @@ impl Logic for Calls {
         if self.served.val() {
             self.busy.d.next = false;
         }
-        if free && (fault || timer || raw) {
+        if free && (writes || timer || raw) {
             self.busy.d.next = true;
             self.calls.d.next = true;
         }

@@ -1,14 +1,17 @@
 //! Decides what a response means: the requester's half of the protocol that looks back, one packet at a time.
 //!
 //! ```text
-//! cycle   0 Idle         1 Fetch   2 Look            3 Weigh           4 Act             5 Idle
-//!         take meta,               differences of    what they mean;   retire, land,     write row; take the
-//!         read rows,               row, record and   where the data    complete          next packet
-//!         record, SGEs             packet            lies
-//!                                  3 more cycles per further record that it acknowledges
+//! cycle   0            1          2      3 Look           4 Weigh          5 Walk          6 Act            7
+//!         Read: row,   (RAM)      Wait   differences of   what they mean   READ data       retire, land,    write row; Read
+//!         record, SGEs                   row, record and  and in which     only: where     complete         for the next
+//!                                        packet           SGE data lies    it lies                          packet
+//!                                                         3 more cycles per further record that it acknowledges
 //! ```
-//! A response that is announced (`soon`) in the cycle before it comes, while the engine is idle, has its rows read then, and leaves
-//! out `Fetch`. The row of a packet is written while the next one is taken: one of the same QP gets it from the register.
+//! So 5 cycles for an ACK, 6 for READ data. A packet waits in a register of its own: it comes while the one before is weighed, and its QP's
+//! head (oldest record, READ slot) is looked up, so that all addresses come from registers. A response that is announced
+//! (`soon`) two cycles before it could be read, while the engine is idle, has its rows read when it comes, and goes on with `Look`
+//! two cycles later. The row of a packet is written while the next one is read: one of the same QP gets it from the
+//! register.
 //!
 //! A response acknowledges all before it: the oldest record is retired again and again until `todo` PSNs are accounted for, in
 //! order, each with its completion. Then comes what the packet itself says: nothing, data of a READ, go back, wait, or
@@ -22,36 +25,39 @@
 use super::calls::Calls;
 use super::completer_rules::*;
 use super::opcode::*;
-use super::sge::{SgeMap, Stretch, sge_map, sge_step};
+use super::sge::{SgeMap, Stretch, sge_entry, sge_map, sge_stretch};
 use super::timers::{Timers, Wait, fast_timer};
 use crate::{
     msg::*,
-    stream::{BadRow, Fifo, FreshTable, GuardedTable, Sink, Source, Table, TablePort},
+    stream::{BadRow, FreshTable, GuardedTable, Passage, Sink, Source, Table, TablePort},
 };
 use abi::{
+    queue::send_op,
     status::{cause, counter, wc},
     table::{access, id},
 };
 use hdl::prelude::*;
 
-/// Go backs that may wait for the requester.
-const BACKS: usize = 16;
-
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum State {
     Idle,
-    Fetch,
+    Read,
+    Wait,
     Look,
     Weigh,
+    /// The SGE of READ data that is not all in the first one.
+    Step,
+    Walk,
     Act,
-    /// The next record is read.
+    /// The next record is read, if the op of this one had to wait.
     Next,
+    NextWait,
     /// It is there.
     Again,
-    /// The next SGE of a READ's data.
-    Walk,
-    ReadWait,
-    ReadRow,
+    /// For the table bus.
+    RowRead,
+    RowWait,
+    RowThere,
 }
 
 /// See the module.
@@ -102,10 +108,21 @@ pub struct Completer {
     pub count: Signal<Out, Bits<64>>,
 
     state: Reg<State>,
-    /// The rows of `early_qpn` are being read.
-    early: Reg<Bit>,
-    early_qpn: DFF<Bits<24>>,
+    /// The packet that waits, or is looked at.
     m: DFF<RxMeta>,
+    m_valid: Reg<Bit>,
+    /// Its QP; while there is none, the one that was announced: `early`. Its rows were read then: `hit`, of QP `asked`.
+    at: DFF<Qp>,
+    early: Reg<Bit>,
+    hit: Reg<Bit>,
+    asked: DFF<Qp>,
+    /// Its head; it is of the QP whose packet is at work.
+    head: DFF<Bits<11>>,
+    same: DFF<Bit>,
+    word: DFF<Word>,
+    row_due: Reg<Bit>,
+    /// The packet at work, and its QP's row.
+    p: DFF<Packet>,
     said: DFF<Said>,
     now: DFF<Row>,
     /// It is to be written: after a packet or a load, with this verbs timeout.
@@ -115,24 +132,30 @@ pub struct Completer {
     /// It was not written yet when it was read.
     forward: DFF<Bit>,
     generation: DFF<Gen>,
-    sent_q: DFF<Sent>,
-    /// PSNs to acknowledge before the packet itself has its say.
+    /// The record that the requester writes next.
+    sent_q: DFF<Bits<7>>,
+    /// PSNs to acknowledge before the packet itself has its say, if any.
     todo: DFF<Psn>,
-    /// The oldest record, and its packets.
+    some: DFF<Bit>,
+    /// The oldest record, if there is one, its packets, and the number of the one behind it.
+    has: DFF<Bit>,
+    is_read: DFF<Bit>,
     rec: DFF<Record>,
     packets: DFF<Psn>,
+    next_record: DFF<Bits<7>>,
     /// It is retired; the packet waits for its op's place.
     retired: DFF<Bit>,
     stalled: DFF<Bit>,
-    /// What of its message is acknowledged, in PSNs and in bytes.
+    /// What of its message is acknowledged, in PSNs and in bytes, with the stretches of the packet that went; with `todo`.
     behind: DFF<Psn>,
     before: DFF<Bits<32>>,
+    target: DFF<Psn>,
     facts: DFF<Facts>,
     trouble: DFF<Trouble>,
     map: DFF<SgeMap>,
+    entry: DFF<Bits<2>>,
     stretch: DFF<Stretch>,
-    /// Walk over the SGEs.
-    at: DFF<Bits<32>>,
+    /// Bytes of the packet, and where they are.
     want: DFF<Bits<14>>,
     place: DFF<BufAddr>,
     moved: DFF<Bit>,
@@ -153,13 +176,12 @@ pub struct Completer {
     calls: Calls,
     timers: Timers,
 
-    backs: Fifo<GoBack>,
+    /// Go backs that wait for the requester.
+    backs: Passage<GoBack>,
     op_valid: Reg<Bit>,
     op_q: DFF<RxOp>,
     kick_valid: Reg<Bit>,
     kick_q: DFF<Qp>,
-    rvalid: Reg<Bit>,
-    rdata: DFF<Bits<512>>,
     count_q: Reg<Bits<64>>,
     _qps: Hidden<usize>,
 }
@@ -174,9 +196,9 @@ impl Completer {
             rows: GuardedTable::new(qps, "block"),
             heads: Ram::default().rows(qps).style("distributed").at_once(),
             ackeds: FreshTable::new(qps, "block"),
+            backs: Passage::lasting(16),
             calls: Calls::new(qps),
             timers: Timers::new(qps, tick, least),
-            backs: Fifo::new(BACKS),
             _qps: Hidden(qps),
             ..Default::default()
         }
@@ -186,42 +208,49 @@ impl Completer {
 impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, early, write, goes_back, op_valid, kick_valid, rvalid, count_q);
+        regs!(self, clock, rst, state, m_valid, early, hit, row_due, write, goes_back, op_valid, kick_valid, count_q);
         dff_setup!(
-            self, clock, early_qpn, m, said, now, timeout, loaded, forward, generation, sent_q, todo, rec, packets,
-            retired
+            self, clock, m, at, asked, head, same, word, p, said, now, timeout, loaded, forward, generation, sent_q
         );
-        dff_setup!(self, clock, behind, before, facts, trouble, map, stretch, at, want, place, moved, sample, measured);
-        dff_setup!(self, clock, timely, sampled, stalled, op_q, kick_q, rdata);
+        dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
+        dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
+        dff_setup!(self, clock, op_q, kick_q, has, is_read);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
         let state = self.state.q.val();
         let m = self.m.q.val();
+        let m_valid = self.m_valid.q.val();
+        let at = self.at.q.val();
+        let p = self.p.q.val();
         let said = self.said.q.val();
         let now = self.now.q.val();
-        let sent = self.sent_q.q.val();
         let todo = self.todo.q.val();
         let rec = self.rec.q.val();
+        let packets = self.packets.q.val();
+        let behind = self.behind.q.val();
+        let before = self.before.q.val();
         let attributes = self.attributes.rdata.val();
         let row = if self.forward.q.val() { now } else { self.rows.rdata.val() };
         let fault = self.calls.told.val();
         let call = self.calls.call.val();
         let view = self.view.val();
-        let qp = m.qpn.get_bits::<12>(0);
         let table = self.table.req.val();
-        let idle = state == State::Idle;
         let write = self.write.q.val();
-        let take = idle && self.meta.valid.val() && !self.table.valid.val();
-        let table_now = idle && self.table.valid.val() && !write;
+        let row_due = self.row_due.q.val();
         let op_free = !self.op_valid.q.val();
+        let (idle, look, weigh) = (state == State::Idle, state == State::Look, state == State::Weigh);
+        let (act, starts) = (state == State::Act, state == State::Read);
+        let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
 
         // ---- Ports and their defaults.
-        self.meta.ready.next = idle && !self.table.valid.val();
-        self.table.ready.next = idle && !write;
-        self.table.rdata.next = self.rdata.q.val();
-        self.table.rvalid.next = self.rvalid.q.val();
-        self.rvalid.d.next = false;
+        let hit = self.hit.q.val() && m_valid;
+        let open = idle && row_due && !write && !self.hit.q.val();
+        let table_now = open && self.table.valid.val();
+        self.row_due.d.next = self.table.valid.val();
+        self.table.ready.next = open;
+        self.table.rdata.next = row_of(attributes, self.rows.rdata.val());
+        self.table.rvalid.next = state == State::RowThere;
         self.op.data.next = self.op_q.q.val();
         self.op.valid.next = self.op_valid.q.val();
         self.kick.data.next = self.kick_q.q.val();
@@ -234,56 +263,63 @@ impl Logic for Completer {
         }
         Source::<GoBack>::link(&mut self.back, &mut self.backs.m);
 
-        // ---- Reads of the packet's QP, or of a row for the table bus.
+        // ---- The next packet. A call knows its PSN from the timer.
         let incoming = self.meta.data.val();
-        // They may be read a cycle ahead: then `Fetch` is this cycle.
-        let ahead = idle && self.soon_valid.val() && !self.meta.valid.val() && !self.table.valid.val() && !write;
-        self.early.d.next = ahead;
-        self.early_qpn.d.next = self.soon.val();
-        let here = self.early.q.val() && self.early_qpn.q.val() == incoming.qpn && incoming.opcode != WAKE;
-        let reads = (take && !here) || ahead;
-        let who = if table_now {
-            table.index
-        } else if ahead {
-            self.soon.val()
-        } else {
-            incoming.qpn
-        };
-        let read = reads || (table_now && !table.write);
-        let forward = write && take && incoming.qpn == m.qpn;
-        if read {
+        let comes = self.meta.valid.val();
+        self.meta.ready.next = !m_valid;
+        self.m_valid.d.next = if m_valid { !look } else { comes };
+        if !m_valid {
+            self.m.d.next = incoming;
+            if !incoming.response {
+                self.m.d.next.psn = call.fired.psn;
+            }
+            self.at.d.next = if comes { incoming.qpn.get_bits::<12>(0) } else { self.soon.val().get_bits::<12>(0) };
+        }
+        self.word.d.next = word_of(m, call.fault, call.raw);
+
+        // ---- Reads of its QP, perhaps as it is announced. `at` is a register, and the head was read in the cycle before.
+        let quiet = idle && !m_valid && !write && !row_due;
+        self.early.d.next = quiet && self.soon_valid.val() && !comes;
+        let ahead = self.early.q.val() && !row_due;
+        self.hit.d.next = ahead;
+        self.asked.d.next = at;
+        let here = m.response && !((self.asked.q.val() ^ at) & mask).any();
+        let reads = ahead || starts;
+        let row_read = state == State::RowRead;
+        self.heads.re.next = true;
+        self.heads.raddr.next = if m_valid { at } else { self.soon.val().get_bits::<12>(0) };
+        self.head.d.next = self.heads.rdata.val();
+        self.same.d.next = !((p.qpn ^ at) & mask).any();
+        let forward = write && self.same.q.val();
+        let head = if forward { head_of(now) } else { self.head.q.val() };
+        if reads {
             self.forward.d.next = forward;
         }
-        self.attributes.re.next = read;
-        self.attributes.raddr.next = who;
+        let who = if row_read { p.qpn } else { at };
+        self.attributes.re.next = reads || row_read;
+        self.attributes.raddr.next = who.cast::<24>();
+        self.rows.re.next = reads && !forward || row_read;
+        self.rows.raddr.next = who.cast::<24>();
         self.peers.re.next = reads;
-        self.peers.raddr.next = who;
-        self.rows.re.next = read && !forward;
-        self.rows.raddr.next = who;
+        self.peers.raddr.next = at.cast::<24>();
         self.calls.told_re.next = reads;
-        self.calls.told_addr.next = who;
+        self.calls.told_addr.next = at.cast::<24>();
         self.view_re.next = reads;
-        self.view_addr.next = who.get_bits::<12>(0);
+        self.view_addr.next = at;
         self.sent_re.next = reads;
-        self.sent_addr.next = who.get_bits::<12>(0);
+        self.sent_addr.next = at;
         self.timers.mark_re.next = reads;
-        self.timers.mark_addr.next = who.get_bits::<12>(0);
-        self.heads.re.next = true;
-        self.heads.raddr.next = who.get_bits::<12>(0);
-        let mut head = self.heads.rdata.val();
-        if forward {
-            head = head_of(now);
-        }
-        // The next record, should the packet in hand acknowledge more than one: again if the op of this one had to wait.
-        let further = state == State::Weigh || state == State::Act && op_free && self.stalled.q.val();
+        self.timers.mark_addr.next = at;
+        self.land_re.next = reads;
+        self.land_addr.next = cat!(24; bits::<8>(0), at, head.get_bits::<4>(7));
+        // The next record, should the packet at work acknowledge more than one.
+        let further = weigh || state == State::Walk || state == State::Next;
         self.record_re.next = reads || further;
         self.record_addr.next = if further {
-            cat!(24; bits::<5>(0), qp, now.record + 1)
+            cat!(24; bits::<5>(0), p.qpn, self.next_record.q.val())
         } else {
-            cat!(24; bits::<5>(0), who.get_bits::<12>(0), head.get_bits::<7>(0))
+            cat!(24; bits::<5>(0), at, head.get_bits::<7>(0))
         };
-        self.land_re.next = reads;
-        self.land_addr.next = cat!(24; bits::<8>(0), who.get_bits::<12>(0), head.get_bits::<4>(7));
 
         // ---- Wake-up calls, and the timers that make some.
         Sink::<SendFault>::link(&mut self.fault, &mut self.calls.fault);
@@ -297,53 +333,120 @@ impl Logic for Completer {
         self.timers.left.next = self.left.data.val();
         self.timers.left_valid.next = self.left.valid.val();
 
-        // ---- What the oldest record says, from registers.
-        let facts = self.facts.q.val();
+        // ---- What was weighed, from registers, and what becomes of it.
+        let f = self.facts.q.val();
         let trouble = self.trouble.q.val();
-        let (has, is_read, all) = (facts.has, facts.is_read, facts.all);
-        let before = self.before.q.val();
         let stretch = self.stretch.q.val();
-        let final_one = facts.final_one;
         let fired = call.fired;
-        let backs_ready = self.backs.s.ready.val();
+        let lands = f.data && f.good;
+        // A fault may be due behind a READ: look again, as after an ACK.
+        let looks = lands && stretch.last && f.final_one && now.fault;
+        let again = f.retire && !f.finished || looks;
+        let ends = !(again || lands && !stretch.last);
+        let moves = f.retire || lands && stretch.last;
+        let acts = act && op_free;
+        let done = acts && ends;
+        let counts = done && !f.nothing;
+        let back = f.back && self.backs.s.ready.val();
+        let (by_timer, by_fault) = (said.kind == SAYS_TIMER, said.kind == SAYS_FAULT);
+        let completes =
+            if f.fails { f.has || f.of_fault && trouble.has_blocks } else { moves && f.whole && rec.signaled };
 
-        // The record retired, and the row as progress leaves it.
-        let mut ahead = now;
-        ahead.retry = attributes.retry;
-        ahead.fires = 0.into();
-        ahead.recovering = false;
-        ahead.rnr = false;
-        if said.kind != SAYS_RNR {
-            ahead.rnr_retry = attributes.rnr_retry;
-        }
-        let mut retired = ahead;
-        let end = now.message + self.packets.q.val();
-        retired.psn = end;
-        retired.record = now.record + 1;
-        retired.message = end;
-        retired.index = now.index + rec.blocks.cast::<16>();
-        retired.reading = false;
-        if is_read {
-            retired.reads = now.reads + 1;
-        }
-
-        // Defaults of what this cycle does. The op frees the rows and completes nothing.
+        // ---- The row behind it.
         let mut new = now;
-        let mut moved = self.moved.q.val();
-        let mut emit = false;
-        let mut ends = false;
-        let mut again = false;
-        let mut go_back = false;
-        let mut end_status: Bits<8> = 0.into();
-        let mut end_cause: Bits<8> = 0.into();
-        let mut fails = false;
-        let mut of_fault = false;
-        let mut count: Bits<64> = 0.into();
-        let mut op = RxOp {
-            qpn: qp,
+        let plus = f.data && !f.final_one;
+        let end = now.message
+            + if f.whole { packets } else { self.target.q.val() }
+            + if plus { bits::<24>(1) } else { 0.into() };
+        if moves {
+            new.psn = end;
+            new.reading = plus;
+            new.retry = attributes.retry;
+            new.fires = 0.into();
+            new.recovering = false;
+            new.rnr = false;
+            if said.kind != SAYS_RNR {
+                new.rnr_retry = attributes.rnr_retry;
+            }
+            if f.whole {
+                new.message = end;
+                new.record = now.record + 1;
+                new.index = now.index + rec.blocks.cast::<16>();
+                if f.is_read {
+                    new.reads = now.reads + 1;
+                }
+            }
+        }
+        if f.rnr && !f.fails {
+            if now.rnr_retry != 7 {
+                new.rnr_retry = now.rnr_retry - 1;
+            }
+            new.rnr = true;
+            new.rnr_code = p.code;
+        }
+        if f.fault && trouble.known && !trouble.due {
+            new.fault = !trouble.past;
+        }
+        // Going back, and what it costs.
+        if back {
+            if !f.free {
+                new.retry = now.retry - 1;
+            }
+            if by_timer {
+                if !now.rnr && now.fires != 15 {
+                    new.fires = now.fires + 1;
+                }
+            } else if !by_fault && !now.fires.any() {
+                // The next answer takes longer than a round trip: WQE and data are read again first.
+                new.fires = 1.into();
+            }
+            new.rnr = false;
+            new.reading = false;
+            new.recovering = true;
+            new.fault = false;
+        }
+        if back || f.rnr && !f.fails {
+            new.turn = now.turn + 1;
+        }
+        if f.fails {
+            new.halted = true;
+        }
+        let moved = self.moved.q.val() || moves;
+        if (said.kind == SAYS_ACK || said.kind == SAYS_DATA) && self.sampled.q.val() && ends && moved {
+            new.srtt = self.measured[0].q.val();
+            new.rttvar = self.measured[1].q.val();
+        }
+
+        // ---- Its op. It frees the rows, and what was found wrong is why the QP ends.
+        let status = if f.of_fault {
+            trouble.status
+        } else if f.spent {
+            wc::RETRY_EXC.to_bits()
+        } else if f.data {
+            wc::BAD_RESP.to_bits()
+        } else if f.rnr {
+            wc::RNR_RETRY_EXC.to_bits()
+        } else {
+            said.status
+        };
+        let why = if f.of_fault {
+            fault.cause
+        } else if f.spent {
+            cause::RETRY_EXCEEDED.to_bits()
+        } else if f.data {
+            cause::BAD_RESPONSE.to_bits()
+        } else if f.rnr {
+            cause::RNR_RETRY_EXCEEDED.to_bits()
+        } else {
+            said.cause
+        };
+        // A failed WQE has no record yet; a failed frame has one. Without either there is nothing to complete: an event must do.
+        let unsent = f.fails && f.of_fault && trouble.has_blocks;
+        let op = RxOp {
+            qpn: p.qpn,
             generation: self.generation.q.val(),
             response: true,
-            write: false,
+            write: lands && f.bytes,
             key: stretch.key,
             va: stretch.va,
             len: stretch.len,
@@ -351,11 +454,11 @@ impl Logic for Completer {
             buf: self.place.q.val(),
             pd: attributes.pd,
             need: access::LOCAL_WRITE.to_bits(),
-            last: true,
+            last: !(lands && !stretch.last),
             accepted: false,
-            more: false,
-            rows: m.rows,
-            psn: m.psn,
+            more: again,
+            rows: if again { 0.into() } else { p.rows },
+            psn: p.psn,
             reply: Reply {
                 ack: false,
                 read: false,
@@ -366,15 +469,15 @@ impl Logic for Completer {
                 slot: 0.into(),
             },
             completion: Completion {
-                valid: false,
+                valid: completes,
                 cqn: attributes.cqn,
-                qpn: qp,
+                qpn: p.qpn,
                 generation: self.generation.q.val(),
-                status: wc::SUCCESS.to_bits(),
-                cause: cause::NONE.to_bits(),
-                opcode: rec.opcode.cast::<8>(),
+                status: if f.fails { status } else { wc::SUCCESS.to_bits() },
+                cause: if f.fails { why } else { cause::NONE.to_bits() },
+                opcode: if unsent { fault.opcode } else { rec.opcode.cast::<8>() },
                 wqe_index: now.index,
-                blocks: rec.blocks,
+                blocks: if unsent { fault.blocks } else { rec.blocks },
                 length: rec.length,
                 imm: 0.into(),
                 solicited: false,
@@ -383,40 +486,71 @@ impl Logic for Completer {
             },
         };
 
+        // ---- Its verdict. That of a call is nobody's frame's.
+        let mut count: Bits<64> = 0.into();
+        if acts {
+            let packet = !said.call;
+            let deaf = f.nothing && packet;
+            let accepted = f.retire && f.finished
+                || f.lost
+                || f.quiet && self.moved.q.val()
+                || f.data && ends
+                || f.nak
+                || f.rnr
+                || f.end;
+            count = count.replace_bit(counter::RX_ACCEPTED, packet && accepted);
+            count = count.replace_bit(counter::RX_QP_STATE, deaf && !said.runs);
+            count = count.replace_bit(counter::RX_QP_PEER, deaf && said.runs && !said.peer);
+            count = count.replace_bit(counter::RX_PKEY, deaf && said.runs && said.peer && !said.pkey);
+            let stale =
+                deaf && said.runs && said.peer && said.pkey || packet && (f.stray || f.quiet && !self.moved.q.val());
+            count = count.replace_bit(counter::RX_STALE_RESPONSE, stale);
+            count = count.replace_bit(counter::RNR_RECEIVED, f.rnr);
+            count = count.replace_bit(counter::RETRY_NAK, back && !by_timer && !by_fault);
+            count = count.replace_bit(counter::RETRY_TIMEOUT, back && by_timer && !now.rnr && fired.verbs);
+            count = count.replace_bit(counter::RETRY_FAST_TIMER, back && by_timer && !now.rnr && !fired.verbs);
+        }
+
         match state {
             State::Idle => {
-                if table_now {
-                    if !table.write {
-                        self.state.d.next = State::ReadWait;
+                if hit {
+                    self.state.d.next = if here { State::Look } else { State::Read };
+                } else if row_due {
+                    if table_now && !table.write {
+                        self.state.d.next = State::RowRead;
                     }
-                } else if take {
-                    self.m.d.next = incoming;
-                    if incoming.opcode == WAKE {
-                        self.m.d.next.psn = call.fired.psn;
-                    }
-                    self.state.d.next = if here { State::Look } else { State::Fetch };
+                } else if m_valid && !write {
+                    self.state.d.next = State::Read;
                 }
             }
-            State::Fetch => {
-                self.state.d.next = State::Look;
-            }
+            State::Read => self.state.d.next = State::Wait,
+            State::Wait => self.state.d.next = State::Look,
             State::Look => {
                 let exists = m.qpn < elab!(bits::<24>(self._qps.0 as u64));
                 let ahead = m.psn - row.psn;
                 let valid = ahead < self.sent.val().psn - row.psn;
                 let running = exists && runs(view.state) && !row.halted;
-                let says = understand(m, self.peers.rdata.val(), running, valid, call.fault, call.raw);
-                self.said.d.next = says;
+                let word = self.word.q.val();
+                self.said.d.next = understand(word, m.sip, m.pkey, self.peers.rdata.val(), running, valid);
                 // What calls say does not depend on the PSN that was sent.
-                self.todo.d.next = if says.kind == SAYS_ACK { ahead + 1 } else { ahead };
-                if says.kind == SAYS_TIMER || says.kind == SAYS_FAULT {
-                    self.todo.d.next = 0.into();
+                let silent = word.kind == SAYS_TIMER || word.kind == SAYS_FAULT;
+                self.todo.d.next = if silent {
+                    0.into()
+                } else if word.kind == SAYS_ACK {
+                    ahead + 1
+                } else {
+                    ahead
+                };
+                self.some.d.next = !silent && (word.kind == SAYS_ACK || m.psn != row.psn);
+                if !self.forward.q.val() {
+                    self.now.d.next = self.rows.rdata.val();
                 }
-                self.now.d.next = row;
+                self.p.d.next =
+                    Packet { qpn: at, psn: m.psn, rows: m.rows, payload: m.payload, code: m.syndrome.get_bits::<5>(0) };
+                self.next_record.d.next = row.record + 1;
                 self.generation.d.next = view.generation;
-                self.sent_q.d.next = self.sent.val();
+                self.sent_q.d.next = self.sent.val().record;
                 self.behind.d.next = row.psn - row.message;
-                self.before.d.next = psns_to_bytes(row.psn - row.message, attributes.mtu).get_bits::<32>(0);
                 self.moved.d.next = false;
                 self.map.d.next = sge_map(self.land.val());
                 self.want.d.next = m.payload;
@@ -427,282 +561,106 @@ impl Logic for Completer {
                 self.sampled.d.next =
                     m.psn.get_bits::<20>(0) == mark.psn && !row.fires.any() && !row.recovering && !row.rnr;
                 self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };
-                self.state.d.next = State::Weigh;
-            }
-            State::Again => {
-                self.before.d.next = psns_to_bytes(self.behind.q.val(), attributes.mtu).get_bits::<32>(0);
+                self.timely.d.next = fired.psn == row.psn && fired.turn == row.turn;
                 self.state.d.next = State::Weigh;
             }
             State::Weigh => {
+                let trouble = trouble_of(now, fault, self.generation.q.val());
+                self.trouble.d.next = trouble;
                 self.facts.d.next = facts_of(
                     now,
-                    sent,
-                    rec,
-                    self.packets.q.val(),
-                    self.behind.q.val(),
+                    self.has.q.val(),
+                    self.is_read.q.val(),
+                    rec.length,
+                    packets,
+                    behind,
                     before,
-                    m,
+                    p.payload,
                     said,
                     todo,
+                    self.some.q.val(),
                     attributes.mtu,
+                    trouble,
+                    self.timely.q.val(),
+                    fired.verbs,
                 );
-                let (srtt, rttvar) = measure(now.srtt, now.rttvar, self.sample.q.val());
-                self.measured[0].d.next = srtt;
-                self.measured[1].d.next = rttvar;
-                self.timely.d.next = fired.psn == now.psn && fired.turn == now.turn;
-                self.trouble.d.next = trouble_of(now, fault, self.generation.q.val());
-                self.stretch.d.next = sge_step(self.map.q.val(), before, self.want.q.val());
-                self.at.d.next = before;
                 self.stalled.d.next = false;
-                self.state.d.next = State::Act;
+                self.state.d.next = if said.kind == SAYS_DATA { State::Walk } else { State::Act };
             }
+            State::Step => self.state.d.next = State::Walk,
+            State::Walk => self.state.d.next = State::Act,
             State::Act => {
-                let retires = all || final_one;
-                match facts.case {
-                    Case::Nothing => {
-                        ends = true;
-                        count = count.replace_bit(counter::RX_QP_STATE, !said.call && !said.runs);
-                        let heard = !said.call && said.runs;
-                        count = count.replace_bit(counter::RX_QP_PEER, heard && !said.peer);
-                        count = count.replace_bit(counter::RX_PKEY, heard && said.peer && !said.pkey);
-                        count = count.replace_bit(counter::RX_STALE_RESPONSE, heard && said.peer && said.pkey);
-                    }
-                    Case::Retire => {
-                        // Acknowledged: a whole record, or the front of one.
-                        new = if all { retired } else { ahead };
-                        if !all {
-                            new.psn = now.psn + todo;
-                        }
-                        moved = true;
-                        let finished = !(all && facts.more) && said.kind == SAYS_ACK && !now.fault;
-                        let completes = all && rec.signaled;
-                        op.completion.valid = completes;
-                        op.more = !finished;
-                        if !finished {
-                            op.rows = 0.into();
-                        }
-                        emit = completes && !finished;
-                        ends = finished;
-                        again = !finished;
-                        if op_free {
-                            self.todo.d.next = if all { facts.rest } else { 0.into() };
-                        }
-                        count = count.replace_bit(counter::RX_ACCEPTED, finished);
-                    }
-                    Case::Lost => {
-                        go_back = !now.recovering;
-                        ends = true;
-                        count = count.replace_bit(counter::RX_ACCEPTED, true);
-                    }
-                    Case::Quiet => {
-                        if now.fault && trouble.due {
-                            of_fault = true;
-                            fails = trouble.ends;
-                            end_status = trouble.status;
-                            end_cause = fault.cause;
-                        }
-                        ends = true;
-                        count = count.replace_bit(counter::RX_ACCEPTED, moved);
-                        count = count.replace_bit(counter::RX_STALE_RESPONSE, !moved);
-                    }
-                    Case::Stray => {
-                        ends = true;
-                        count = count.replace_bit(counter::RX_STALE_RESPONSE, true);
-                    }
-                    Case::Data => {
-                        if !(if final_one { facts.sound_last } else { facts.sound }) {
-                            fails = true;
-                            end_status = wc::BAD_RESP.to_bits();
-                            end_cause = cause::BAD_RESPONSE.to_bits();
-                            ends = true;
-                            count = count.replace_bit(counter::RX_ACCEPTED, true);
-                        } else {
-                            op.write = facts.bytes;
-                            op.last = stretch.last;
-                            emit = true;
-                            if stretch.last {
-                                moved = true;
-                                new = if final_one { retired } else { ahead };
-                                if !final_one {
-                                    new.psn = now.psn + 1;
-                                    new.reading = true;
-                                }
-                                op.completion.valid = final_one && rec.signaled;
-                                // A fault may be due now: look again, as after an ACK.
-                                again = final_one && now.fault;
-                                ends = !again;
-                                op.more = again;
-                                if again {
-                                    op.rows = 0.into();
-                                    if op_free {
-                                        self.said.d.next.kind = SAYS_ACK.to_bits();
-                                    }
-                                }
-                                count = count.replace_bit(counter::RX_ACCEPTED, ends);
-                            }
-                        }
-                    }
-                    Case::GoBack => {
-                        go_back = true;
-                        ends = true;
-                        count = count.replace_bit(counter::RX_ACCEPTED, true);
-                    }
-                    Case::Rnr => {
-                        ends = true;
-                        count = count.replace_bit(counter::RNR_RECEIVED, true);
-                        count = count.replace_bit(counter::RX_ACCEPTED, true);
-                        if now.rnr_retry == 0 {
-                            fails = true;
-                            end_status = wc::RNR_RETRY_EXC.to_bits();
-                            end_cause = cause::RNR_RETRY_EXCEEDED.to_bits();
-                        } else {
-                            if now.rnr_retry != 7 {
-                                new.rnr_retry = now.rnr_retry - 1;
-                            }
-                            new.rnr = true;
-                            new.rnr_code = m.syndrome.get_bits::<5>(0);
-                            new.turn = now.turn + 1;
-                        }
-                    }
-                    Case::End => {
-                        ends = true;
-                        fails = true;
-                        end_status = said.status;
-                        end_cause = said.cause;
-                        count = count.replace_bit(counter::RX_ACCEPTED, true);
-                    }
-                    Case::Timer => {
-                        ends = true;
-                        go_back = has && self.timely.q.val();
-                    }
-                    Case::Fault => {
-                        // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
-                        ends = true;
-                        if trouble.due {
-                            of_fault = true;
-                            fails = trouble.ends;
-                            end_status = trouble.status;
-                            end_cause = fault.cause;
-                        } else if trouble.known {
-                            new.fault = !trouble.past;
-                            go_back = trouble.past;
-                        }
-                    }
-                }
-
-                // Going back, and what it costs.
-                if go_back {
-                    let timer = said.kind == SAYS_TIMER;
-                    let free = (timer && (now.rnr || !fired.verbs)) || said.kind == SAYS_FAULT;
-                    if !free && !now.retry.any() {
-                        fails = true;
-                        end_status = wc::RETRY_EXC.to_bits();
-                        end_cause = cause::RETRY_EXCEEDED.to_bits();
-                        go_back = false;
-                    } else if backs_ready {
-                        if !free {
-                            new.retry = now.retry - 1;
-                        }
-                        if timer && !now.rnr && now.fires != 15 {
-                            new.fires = now.fires + 1;
-                        } else if !timer && said.kind != SAYS_FAULT && !now.fires.any() {
-                            // The next answer takes longer than a round trip: WQE and data are read again first.
-                            new.fires = 1.into();
-                        }
-                        new.rnr = false;
-                        new.reading = false;
-                        new.recovering = true;
-                        new.fault = false;
-                        new.turn = now.turn + 1;
-                        count = count.replace_bit(counter::RETRY_NAK, !timer && said.kind != SAYS_FAULT);
-                        count = count.replace_bit(counter::RETRY_TIMEOUT, timer && !now.rnr && fired.verbs);
-                        count = count.replace_bit(counter::RETRY_FAST_TIMER, timer && !now.rnr && !fired.verbs);
-                    }
-                }
-                if fails {
-                    new.halted = true;
-                    op.completion.valid = true;
-                    op.completion.status = end_status;
-                    op.completion.cause = end_cause;
-                    // A failed WQE has no record yet; a failed frame has one.
-                    if of_fault && trouble.has_blocks {
-                        op.completion.blocks = fault.blocks;
-                        op.completion.opcode = fault.opcode;
-                    }
-                    // Without either there is nothing to complete: an event must do.
-                    if !has && !(of_fault && trouble.has_blocks) {
-                        op.completion.valid = false;
-                    }
-                }
-                if said.kind == SAYS_ACK && self.sampled.q.val() || said.kind == SAYS_DATA && self.sampled.q.val() {
-                    if ends && moved {
-                        new.srtt = self.measured[0].q.val();
-                        new.rttvar = self.measured[1].q.val();
-                    }
-                }
-
-                if said.call {
-                    // Its verdict is nobody's frame's.
-                    count = count & elab!(bits::<64>(u64::MAX << counter::RX_CE));
-                }
                 if op_free {
                     self.now.d.next = new;
                     self.timeout.d.next = attributes.timeout;
                     self.moved.d.next = moved;
-                    self.op_valid.d.next = emit || ends;
+                    self.op_valid.d.next = ends || lands || f.whole && rec.signaled;
                     self.op_q.d.next = op;
-                    self.retired.d.next = retires;
-                    self.behind.d.next = if retires { 0.into() } else { self.behind.q.val() + todo };
+                    self.todo.d.next = if f.whole && f.retire { f.rest } else { 0.into() };
+                    self.some.d.next = f.whole && f.more;
+                    if looks {
+                        self.said.d.next.kind = SAYS_ACK.to_bits();
+                    }
+                    self.retired.d.next = f.whole;
+                    self.behind.d.next = if f.whole { 0.into() } else { self.target.q.val() };
+                    if lands {
+                        self.want.d.next = self.want.q.val() - stretch.len;
+                        self.place.d.next = self.place.q.val() + stretch.len.cast::<20>();
+                        self.before.d.next = stretch.end;
+                    }
                     self.state.d.next = if ends {
-                        State::Idle
+                        if m_valid && !row_due { State::Read } else { State::Idle }
                     } else if again {
                         if self.stalled.q.val() { State::Next } else { State::Again }
                     } else {
-                        State::Walk
+                        State::Step
                     };
-                    if !ends && !again {
-                        self.at.d.next = self.at.q.val() + stretch.len.cast::<32>();
-                        self.want.d.next = self.want.q.val() - stretch.len;
-                        self.place.d.next = self.place.q.val() + stretch.len.cast::<20>();
-                    }
                 } else {
                     self.stalled.d.next = true;
-                    count = 0.into();
                 }
             }
-            State::Walk => {
-                self.stretch.d.next = sge_step(self.map.q.val(), self.at.q.val(), self.want.q.val());
-                self.state.d.next = State::Act;
+            State::Next => self.state.d.next = State::NextWait,
+            State::NextWait => self.state.d.next = State::Again,
+            State::Again => {
+                self.next_record.d.next = now.record + 1;
+                self.state.d.next = State::Weigh;
             }
-            State::Next => {
-                self.state.d.next = State::Again;
-            }
-            State::ReadWait => {
-                self.state.d.next = State::ReadRow;
-            }
-            State::ReadRow => {
-                self.rdata.d.next = row_of(attributes, row);
-                self.rvalid.d.next = true;
-                self.state.d.next = State::Idle;
-            }
+            State::RowRead => self.state.d.next = State::RowWait,
+            State::RowWait => self.state.d.next = State::RowThere,
+            State::RowThere => self.state.d.next = State::Idle,
         }
 
-        if state == State::Look || state == State::Again && self.retired.q.val() {
+        if look || state == State::Again {
+            let gone = if look { row.psn - row.message } else { behind };
+            self.before.d.next = psns_to_bytes(gone, attributes.mtu).get_bits::<32>(0);
+        }
+        if look || state == State::Again && self.retired.q.val() {
             let record = self.record.val();
             self.rec.d.next = record;
+            let has = if look { row.record != self.sent.val().record } else { now.record != self.sent_q.q.val() };
+            self.has.d.next = has;
+            self.is_read.d.next = has && record.opcode == elab!(bits::<3>(send_op::READ as u64));
             self.packets.d.next =
                 if attributes.raw { bits::<24>(1) } else { response_psns(record.length, attributes.mtu) };
         }
+        // These are looked at only when their time has come.
+        let (srtt, rttvar) = measure(now.srtt, now.rttvar, self.sample.q.val());
+        self.measured[0].d.next = srtt;
+        self.measured[1].d.next = rttvar;
+        self.target.d.next = behind + todo;
+        let map = self.map.q.val();
+        self.entry.d.next = sge_entry(map, before);
+        self.stretch.d.next = sge_stretch(map, self.entry.q.val(), before, self.want.q.val());
 
         // ---- The end of a packet: what it leaves is written in the next cycle; messages to the requester.
-        let done = state == State::Act && op_free && ends;
-        let counts = done && facts.case != Case::Nothing;
         let send_row = table_now && table.write && table.table == id::QP_SEND;
         let load = send_row && loads(table.row);
         self.write.d.next = load || counts;
         self.loaded.d.next = load;
+        if table_now {
+            self.p.d.next.qpn = table.index.get_bits::<12>(0);
+        }
         if load {
-            self.m.d.next.qpn = table.index;
             self.now.d.next = fresh(table.row);
             self.timeout.d.next = attributes_of(table.row).timeout;
         }
@@ -716,20 +674,20 @@ impl Logic for Completer {
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = attributes_of(table.row);
         self.rows.we.next = write;
-        self.rows.waddr.next = m.qpn;
+        self.rows.waddr.next = p.qpn.cast::<24>();
         self.rows.wdata.next = now;
         self.heads.we.next = write;
-        self.heads.waddr.next = qp;
+        self.heads.waddr.next = p.qpn;
         self.heads.wdata.next = head_of(now);
         self.ackeds.we.next = write;
-        self.ackeds.waddr.next = m.qpn;
+        self.ackeds.waddr.next = p.qpn.cast::<24>();
         self.ackeds.wdata.next =
             Acked { psn: now.psn, record: now.record, reads: now.reads, message: now.message, wqe_index: now.index };
         self.ackeds.re.next = self.acked_re.val();
         self.ackeds.raddr.next = self.acked_addr.val().cast::<24>();
         self.acked.next = self.ackeds.rdata.val();
         self.timers.we.next = write;
-        self.timers.waddr.next = qp;
+        self.timers.waddr.next = p.qpn;
         self.timers.wait.next = Wait {
             psn: now.psn,
             turn: now.turn,
@@ -743,20 +701,21 @@ impl Logic for Completer {
             timeout: self.timeout.q.val(),
             fast: fast_timer(now.srtt, now.rttvar),
         };
-        self.goes_back.d.next = counts && go_back && backs_ready;
+        self.goes_back.d.next = acts && back;
         self.backs.s.valid.next = self.goes_back.q.val();
         self.backs.s.data.next = GoBack {
-            qpn: qp,
+            qpn: p.qpn,
             generation: self.generation.q.val(),
             psn: now.psn,
             record: now.record,
             wqe_index: now.index,
-            offset: if has { before } else { 0.into() },
+            // Nothing, if there is no record.
+            offset: before,
             reads: now.reads,
         };
         if counts && moved {
             self.kick_valid.d.next = true;
-            self.kick_q.d.next = qp;
+            self.kick_q.d.next = p.qpn;
         }
         self.calls.served.next = done && said.call;
         self.count_q.d.next = count;

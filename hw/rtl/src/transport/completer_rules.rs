@@ -3,7 +3,6 @@
 use super::{opcode::*, requester_wqe::status_of, responder_rules::pkeys_match};
 use crate::msg::*;
 use abi::{
-    queue::send_op,
     status::{cause, wc},
     table::{qp_recv, qp_send, qp_state, qp_type},
     wire::op,
@@ -91,7 +90,26 @@ pub struct Row {
     pub rttvar: Bits<16>,
 }
 
-/// What a packet says.
+/// What a packet says, by itself.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Word {
+    /// One of the `SAYS` constants.
+    pub kind: Bits<3>,
+    /// It is a response that we know.
+    pub known: Bit,
+    /// It is a wake-up call, which is about something that may have been acknowledged meanwhile.
+    pub call: Bit,
+    pub raw: Bit,
+    /// READ data that ends the response; whose pad suits its bytes.
+    pub closes: Bit,
+    pub pad: Bit,
+    /// With `SAYS_END`: status of the completion.
+    pub status: Bits<8>,
+    /// With `SAYS_END`: cause.
+    pub cause: Bits<8>,
+}
+
+/// What it says to its QP.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Said {
     /// One of the `SAYS` constants.
@@ -105,10 +123,22 @@ pub struct Said {
     /// It comes from the QP's peer, with a P_Key that matches.
     pub peer: Bit,
     pub pkey: Bit,
-    /// With `SAYS_END`: status of the completion.
+    /// As in [`Word`].
+    pub closes: Bit,
+    pub pad: Bit,
     pub status: Bits<8>,
-    /// With `SAYS_END`: cause.
     pub cause: Bits<8>,
+}
+
+/// What of a packet is needed once its QP's row is there.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Packet {
+    pub qpn: Qp,
+    pub psn: Psn,
+    pub rows: Bits<12>,
+    pub payload: Bits<14>,
+    /// RNR timer code.
+    pub code: Bits<5>,
 }
 
 /// States in which responses are heard.
@@ -117,17 +147,14 @@ pub fn runs(state: Bits<3>) -> Bit {
     state == qp_state::RTS || state == qp_state::SQD
 }
 
-/// What packet `m` says. `valid`: its PSN is in flight. The call that raw frames have left is their ACK.
+/// What packet `m` says. The call that raw frames have left is their ACK.
 #[hdl_fn]
-pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit, call_raw: Bit) -> Said {
-    let peer = m.sip == from.sip;
-    let pkey = pkeys_match(m.pkey, from.pkey);
-    let call = m.opcode == WAKE;
+pub fn word_of(m: RxMeta, call_fault: Bit, call_raw: Bit) -> Word {
+    let call = !m.response;
     let class = m.syndrome.get_bits::<3>(5);
     let low = m.syndrome.get_bits::<5>(0);
     let is_ack = m.opcode == op::ACK;
     let is_data = m.opcode >= op::READ_RESPONSE_FIRST && m.opcode <= op::READ_RESPONSE_ONLY;
-    let known = is_data || is_ack && (class == 0 || class == 1 || class == 3 && low <= 3);
     let kind: Bits<3> = if call {
         if call_fault {
             SAYS_FAULT.to_bits()
@@ -147,13 +174,13 @@ pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit,
     } else {
         SAYS_END.to_bits()
     };
-    Said {
+    Word {
         kind,
-        about: if call { !call_raw || valid } else { valid && known },
-        runs,
+        known: is_data || is_ack && (class == 0 || class == 1 || class == 3 && low <= 3),
         call,
-        peer,
-        pkey,
+        raw: call && !call_fault && call_raw,
+        closes: m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY,
+        pad: (m.payload.get_bits::<2>(0) + m.pad) == 0,
         status: if low == 1 {
             wc::REM_INV_REQ.to_bits()
         } else if low == 2 {
@@ -168,6 +195,23 @@ pub fn understand(m: RxMeta, from: Peer, runs: Bit, valid: Bit, call_fault: Bit,
         } else {
             cause::NAK_REMOTE_OPERATION.to_bits()
         },
+    }
+}
+
+/// What a packet with that word, of this sender, says to its QP. `valid`: its PSN is in flight.
+#[hdl_fn]
+pub fn understand(word: Word, sip: Bits<128>, pkey: Bits<16>, from: Peer, runs: Bit, valid: Bit) -> Said {
+    Said {
+        kind: word.kind,
+        about: if word.call { !word.raw || valid } else { valid && word.known },
+        runs,
+        call: word.call,
+        peer: sip == from.sip,
+        pkey: pkeys_match(pkey, from.pkey),
+        closes: word.closes,
+        pad: word.pad,
+        status: word.status,
+        cause: word.cause,
     }
 }
 
@@ -186,46 +230,51 @@ pub fn measure(srtt: Bits<16>, rttvar: Bits<16>, sample: Bits<12>) -> (Bits<16>,
     (if first { begin } else { next }, if first { sample << 1 } else { rttvar - (rttvar >> 2) + error })
 }
 
-/// What row, record and packet say together: found ahead, so that deciding takes no arithmetic.
+/// What row, record and packet say together: found ahead, so that deciding takes no arithmetic. A packet is one case for the oldest
+/// record.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Facts {
+    /// Case: it is not heard.
+    pub nothing: Bit,
+    /// It acknowledges the record, or the front of it.
+    pub retire: Bit,
+    /// The response of a READ was lost: implied NAK.
+    pub lost: Bit,
+    /// All that it acknowledges is done.
+    pub quiet: Bit,
+    /// READ data; the same for no READ.
+    pub data: Bit,
+    pub stray: Bit,
+    /// NAK sequence error, RNR NAK, a NAK that ends the QP.
+    pub nak: Bit,
+    pub rnr: Bit,
+    pub end: Bit,
+    /// Wake-up calls.
+    pub timer: Bit,
+    pub fault: Bit,
+
     /// There is a record, and it is a READ's.
     pub has: Bit,
     pub is_read: Bit,
-    /// The packet acknowledges all of the record, and so many PSNs behind it, if any.
-    pub all: Bit,
+    /// It is acknowledged to its end, if what the packet says is sound and landed; and so many PSNs behind it.
+    pub whole: Bit,
     pub rest: Psn,
     pub more: Bit,
-    /// One PSN of the record is not acknowledged: the next response packet is the last.
+    /// An acknowledgement with nothing more to say.
+    pub finished: Bit,
+    /// The READ data is what must come next, and the last of its message.
+    pub good: Bit,
     pub final_one: Bit,
-    /// A READ response packet is what must come next, if that is the last one; if it is not.
-    pub sound_last: Bit,
-    pub sound: Bit,
     /// The packet has payload.
     pub bytes: Bit,
-    /// What is to be done.
-    pub case: Case,
-}
-
-/// What a packet leads to, for the oldest record.
-#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
-pub enum Case {
-    /// It is not heard.
-    Nothing,
-    /// Acknowledges the record, or the front of it.
-    Retire,
-    /// The response of a READ was lost: implied NAK.
-    Lost,
-    /// All that it acknowledges is done.
-    Quiet,
-    /// READ data; the same for no READ.
-    Data,
-    Stray,
-    GoBack,
-    Rnr,
-    End,
-    Timer,
-    Fault,
+    /// The send side's fault is due now, and ends the QP.
+    pub of_fault: Bit,
+    /// Go back, if there is room for that; it costs no retry.
+    pub back: Bit,
+    pub free: Bit,
+    /// The QP has an error, and it is that no retry is left.
+    pub fails: Bit,
+    pub spent: Bit,
 }
 
 /// What row and fault of the send side say together, likewise.
@@ -242,73 +291,88 @@ pub struct Trouble {
     pub status: Bits<8>,
 }
 
-/// See [`Facts`]. The record takes `packets` PSNs, of which `behind` with `before` bytes are acknowledged; packet `m` acknowledges
-/// `todo` more. Of a READ response a packet has the MTU, or at the end all that remains. FIRST and MIDDLE are taken for each
-/// other: after a go back the old response may still arrive.
+/// See [`Facts`]. The record, of `length` bytes, takes `packets` PSNs, of which `behind` with `before` bytes are acknowledged; the packet acknowledges
+/// `todo` more, `some` if that is not 0. Of a READ response a packet has the MTU, or at the end all that remains. FIRST and MIDDLE
+/// are taken for each other: after a go back the old response may still arrive. `timely`: the timer that fired, `fired_verbs` or
+/// a fast one, is the present one.
 #[hdl_fn]
 pub fn facts_of(
     row: Row,
-    sent: Sent,
-    record: Record,
+    has: Bit,
+    is_read: Bit,
+    length: Bits<32>,
     packets: Psn,
     behind: Psn,
     before: Bits<32>,
-    m: RxMeta,
+    payload: Bits<14>,
     said: Said,
     todo: Psn,
+    some: Bit,
     mtu: Bits<3>,
+    trouble: Trouble,
+    timely: Bit,
+    fired_verbs: Bit,
 ) -> Facts {
-    let has = row.record != sent.record;
-    let is_read = has && record.opcode == elab!(bits::<3>(send_op::READ as u64));
     let target = behind + todo;
-    let (all, more, some) = (target >= packets, target > packets, todo.any());
-    let closes = m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY;
-    let pad = (m.payload.get_bits::<2>(0) + m.pad) == 0;
+    let (all, more) = (target >= packets, target > packets);
     let kind = said.kind;
-    // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
-    let lost = if kind == SAYS_ACK {
-        more
-    } else if kind == SAYS_END {
-        all
-    } else {
-        true
-    };
+    let (says_data, says_nak, says_rnr) = (kind == SAYS_DATA, kind == SAYS_GO_BACK, kind == SAYS_RNR);
+    let (says_end, says_ack) = (kind == SAYS_END, kind == SAYS_ACK);
+    let (says_timer, says_fault) = (kind == SAYS_TIMER, kind == SAYS_FAULT);
+
     let heard = said.runs && said.about && (said.call || said.peer && said.pkey);
-    let case = if !heard {
-        Case::Nothing
-    } else if some && has && !is_read {
-        Case::Retire
-    } else if some && is_read && lost {
-        Case::Lost
-    } else if some && kind != SAYS_END || kind == SAYS_ACK {
-        Case::Quiet
-    } else {
-        match kind {
-            SAYS_DATA => {
-                if is_read {
-                    Case::Data
-                } else {
-                    Case::Stray
-                }
-            }
-            SAYS_GO_BACK => Case::GoBack,
-            SAYS_RNR => Case::Rnr,
-            SAYS_END => Case::End,
-            SAYS_TIMER => Case::Timer,
-            _ => Case::Fault,
-        }
-    };
+    let retire = heard && some && has && !is_read;
+    // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
+    let unread = heard && some && is_read;
+    let lost = unread && if says_ack { more } else { !says_end || all };
+    let bare = heard && some && !has;
+    // What it says itself, once nothing is left to acknowledge, or where a NAK is about a READ.
+    let own = heard && !some;
+    let quiet = own && says_ack || unread && says_ack && !more || bare && !says_end;
+    let data = own && says_data && is_read;
+    let end = says_end && (own || bare || unread && !all);
+
+    let final_one = behind + 1 == packets;
+    let sound_last = said.closes && said.pad && before + payload.cast::<32>() == length;
+    let sound = !said.closes && said.pad && payload == mtu_bytes(mtu);
+    let good = if final_one { sound_last } else { sound };
+
+    // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
+    let fault = own && says_fault;
+    let of_fault = (quiet && row.fault || fault) && trouble.due && trouble.ends;
+    let free = (says_timer && (row.rnr || !fired_verbs)) || says_fault;
+    let goes = lost && !row.recovering
+        || own && says_nak
+        || own && says_timer && has && timely
+        || fault && trouble.known && trouble.past;
+    let spent = goes && !free && !row.retry.any();
+    let worn = own && says_rnr && !row.rnr_retry.any();
     Facts {
+        nothing: !heard,
+        retire,
+        lost,
+        quiet,
+        data,
+        stray: own && says_data && !is_read,
+        nak: own && says_nak,
+        rnr: own && says_rnr,
+        end,
+        timer: own && says_timer,
+        fault,
         has,
         is_read,
-        all,
+        whole: if says_data && !some { final_one } else { all },
         rest: target - packets,
         more,
-        final_one: behind + 1 == packets,
-        sound_last: closes && pad && before + m.payload.cast::<32>() == record.length,
-        sound: !closes && pad && m.payload == mtu_bytes(mtu),
-        bytes: m.payload.any(),
-        case,
+        finished: !more && says_ack && !row.fault,
+        good,
+        final_one,
+        bytes: payload.any(),
+        of_fault,
+        back: goes && !spent,
+        free,
+        fails: spent || worn || end || of_fault || data && !good,
+        spent,
     }
 }
 

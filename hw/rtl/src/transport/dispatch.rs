@@ -6,12 +6,11 @@
 //!        |                                                  +--> op      (the order FIFO says whose turn it is)
 //! wake --+--> to_completer    completer    from_completer --+
 //! ```
-//! All paths pass through within the cycle, and whose turn it is is known from registers. A packet enters an engine only when the order FIFO has room for its turn,
+//! All paths pass through within the cycle, one LUT behind the packet's `response` bit, and whose turn it is is known from registers. A packet enters an engine only when the order FIFO has room for its turn,
 //! and each packet yields exactly one op with `last` and
 //! without `more`, so every turn ends. A wake-up call takes a turn like a packet; the
 //! completer has at most one pending and asks for the next after its turn.
 
-use super::opcode::{WAKE, is_response};
 use crate::{
     msg::*,
     stream::{Sink, Source},
@@ -31,7 +30,7 @@ pub struct Dispatch {
     /// QPs with which the completer has business of its own (timers, faults of the send side).
     pub wake: Sink<Qp>,
     pub to_responder: Source<RxMeta>,
-    /// A wake-up call ([`WAKE`]) says nothing but `raw`, `opcode`, `qpn`, `rows`.
+    /// A wake-up call is no `response`, and says nothing else but `qpn` and `rows`.
     pub to_completer: Source<RxMeta>,
     pub from_responder: Sink<RxOp>,
     pub from_completer: Sink<RxOp>,
@@ -54,17 +53,17 @@ impl Logic for Dispatch {
         let room = !turns.get_bit(TURNS - 1);
         let wake = self.wake.valid.val() && !self.offered.q.val();
         let meta = self.meta.data.val();
-        let response = !meta.raw && is_response(meta.opcode);
+        let response = meta.response;
 
         // A call names a QP and has no rows to free. Nobody reads the rest of it, which may change while it waits.
         let mut call = meta;
         if wake {
-            call.raw = false;
-            call.opcode = WAKE.to_bits();
+            call.response = false;
             call.qpn = self.wake.data.val().cast::<24>();
             call.rows = 0.into();
         }
-        let offer = self.meta.valid.val() && room && !wake;
+        let open = room && !wake;
+        let offer = self.meta.valid.val() && open;
         self.to_responder.data.next = meta;
         self.to_responder.valid.next = offer && !response;
         self.to_completer.data.next = call;
@@ -72,7 +71,8 @@ impl Logic for Dispatch {
         let taken_r = offer && !response && self.to_responder.ready.val();
         let taken_c = offer && response && self.to_completer.ready.val();
         let taken_w = wake && room && self.to_completer.ready.val();
-        self.meta.ready.next = taken_r || taken_c;
+        self.meta.ready.next =
+            open && if response { self.to_completer.ready.val() } else { self.to_responder.ready.val() };
         self.wake.ready.next = taken_w;
         self.offered.d.next = offer && !(taken_r || taken_c);
 
@@ -129,7 +129,7 @@ mod tests {
         }
         fn observe(&mut self, m: &Model) {
             // Of a call only what it says stays while it waits.
-            if self.response && fields_of::<RxMeta>(m.bytes("to_completer.data")).get("opcode") == Some(&WAKE.into()) {
+            if self.response && !fields_of::<RxMeta>(m.bytes("to_completer.data")).contains_key("response") {
                 self.input.after_reset();
             }
             self.input.observe(m);
@@ -137,9 +137,9 @@ mod tests {
             if let Some(beat) = self.input.pop() {
                 let meta = fields_of::<RxMeta>(&beat.bytes("data"));
                 let get = |k: &str| meta.get(k).copied().unwrap_or(0) as u64;
-                let call = get("opcode") == WAKE as u64;
+                let call = self.response && get("response") == 0;
                 self.calls += call as u64;
-                assert!(!call || get("rows") == 0 && get("raw") == 0, "a call frees no rows");
+                assert!(!call || get("rows") == 0, "a call frees no rows");
                 let n = self.rng.random_range(1..=3);
                 for i in 0..n {
                     let op = RxOp {
@@ -199,16 +199,9 @@ mod tests {
             let n = verilate::scale(500) as u64;
             let mut responses = vec![];
             for i in 0..n {
-                let opcode: u64 = [0x0a, 0x11, 0x0d, 0x81, 0x64][rng.random_range(0..5)];
-                let raw = rng.random_bool(0.1);
-                responses.push(!raw && (opcode == 0x11 || opcode == 0x0d));
-                let meta = RxMeta {
-                    raw,
-                    rows: 3u64.to_bits(),
-                    opcode: opcode.to_bits(),
-                    psn: (i + 1).to_bits(),
-                    ..Default::default()
-                };
+                let response = rng.random_bool(0.4);
+                responses.push(response);
+                let meta = RxMeta { response, rows: 3u64.to_bits(), psn: (i + 1).to_bits(), ..Default::default() };
                 let mut beat = source.beat();
                 beat.set_bytes("data", &bytes_of(meta));
                 source.push(beat);

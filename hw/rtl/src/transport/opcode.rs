@@ -55,9 +55,6 @@ pub fn is_response(opcode: Bits<8>) -> Bit {
     opcode >= op::READ_RESPONSE_FIRST && opcode <= op::ATOMIC_ACK
 }
 
-/// Opcode of a wake-up call in the completer's stream: no packet carries it.
-pub const WAKE: u8 = 0xff;
-
 /// Bytes of a path MTU code, 1 to 5.
 #[hdl_fn]
 pub fn mtu_bytes(code: Bits<3>) -> Bits<14> {

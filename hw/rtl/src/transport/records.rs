@@ -8,7 +8,7 @@
 //! again_ready 0      1
 //! rdata                     A      B
 //! ```
-//! The completer reads in one cycle of three at most, so the requester's turn comes.
+//! The completer leaves every third cycle free at least, so the requester's turn comes.
 
 use crate::{msg::Record, stream::Table};
 use hdl::prelude::*;

@@ -124,6 +124,41 @@ pub fn sge_step(map: SgeMap, offset: Bits<32>, want: Bits<14>) -> Stretch {
     Stretch { key, va: va + (at - start).cast::<64>(), len, last: fits, end: end.get_bits::<32>(0) }
 }
 
+/// The entry that byte `offset` of the message lies in: the first half of [`sge_step`].
+#[hdl_fn]
+pub fn sge_entry(map: SgeMap, offset: Bits<32>) -> Bits<2> {
+    let at = offset.cast::<34>();
+    let (in0, in1, in2) = (at < map.end0, at < map.end1, at < map.end2);
+    cat!(2; !in1, !in0 && (in1 || !in2))
+}
+
+/// What [`sge_step`] gives, from the entry that `offset` lies in: a cycle for each is less and shallower logic.
+#[hdl_fn]
+pub fn sge_stretch(map: SgeMap, entry: Bits<2>, offset: Bits<32>, want: Bits<14>) -> Stretch {
+    let at = offset.cast::<34>();
+    let start = select::<34>(entry, 0.into(), map.end0, map.end1, map.end2);
+    let end = select::<34>(entry, map.end0, map.end1, map.end2, map.total);
+    let (vas, keys) = (map.vas, map.keys);
+    let va = select::<64>(
+        entry,
+        vas.get_bits::<64>(0),
+        vas.get_bits::<64>(64),
+        vas.get_bits::<64>(128),
+        vas.get_bits::<64>(192),
+    );
+    let key = select::<32>(
+        entry,
+        keys.get_bits::<32>(0),
+        keys.get_bits::<32>(32),
+        keys.get_bits::<32>(64),
+        keys.get_bits::<32>(96),
+    );
+    let room = end - at;
+    let fits = want.cast::<34>() <= room;
+    let len = if fits { want } else { room.get_bits::<14>(0) };
+    Stretch { key, va: va + (at - start).cast::<64>(), len, last: fits, end: end.get_bits::<32>(0) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +172,7 @@ mod tests {
         pub offset: Signal<In, Bits<32>>,
         pub want: Signal<In, Bits<14>>,
         pub step: Signal<Out, Stretch>,
+        pub halves: Signal<Out, Stretch>,
         pub total: Signal<Out, Bits<34>>,
     }
     impl Logic for Walk {
@@ -145,6 +181,8 @@ mod tests {
             let map = sge_map(self.sges.val());
             self.total.next = map.total;
             self.step.next = sge_step(map, self.offset.val(), self.want.val());
+            let entry = sge_entry(map, self.offset.val());
+            self.halves.next = sge_stretch(map, entry, self.offset.val(), self.want.val());
         }
     }
 
@@ -193,6 +231,7 @@ mod tests {
                 end: ((offset + room) & 0xffff_ffff).to_bits(),
             };
             assert_eq!(m.bytes("step"), bytes_of(want), "offset {offset} of {sges:?}");
+            assert_eq!(m.bytes("halves"), bytes_of(want), "offset {offset} of {sges:?}, in two halves");
         }
     }
 }

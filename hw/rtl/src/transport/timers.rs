@@ -1,9 +1,11 @@
 //! Watches over what a requester waits for: one scanner over all QPs, one QP a cycle. For the completer.
 //!
 //! ```text
-//! cycle    0           2                     3            4
-//!          read rows   same wait as before?  how long?    over: `fired`; write alarm
+//! cycle    0           2                     3            4        5
+//!          read rows   same wait as before?  how long?    over?    `fired`; write alarm
 //! ```
+//! A QP of which a row is written as it is read is left out, until the next round.
+//!
 //! Time is in ticks of 1.024 us, so that the verbs timeout 4.096 us x 2^t is 4 x 2^t ticks. A wait begins when the
 //! scanner first sees it, and begins anew when the oldest unacknowledged PSN or the `turn` changes. So its length is exact
 //! to one round of the scanner (1 us for 256 QPs at 250 MHz).
@@ -143,12 +145,17 @@ pub struct Timers {
     time: Reg<Bits<32>>,
     fraction: Reg<Bits<16>>,
     qp: Reg<Qp>,
-    valid: [Reg<Bit>; 4],
-    who: [DFF<Qp>; 4],
+    valid: [Reg<Bit>; 5],
+    who: [DFF<Qp>; 5],
+    /// Rows that were written in the cycle before.
+    asked_we: Reg<Bit>,
+    asked_at: DFF<Qp>,
+    wait_we: Reg<Bit>,
+    wait_at: DFF<Qp>,
     /// Marks for the completer, their PSNs for the scanner.
     marks: FreshTable<Mark>,
-    asked: FreshTable<Psn>,
-    waits: FreshTable<Wait>,
+    asked: Table<Psn>,
+    waits: Table<Wait>,
     alarms: Table<Alarm>,
     /// Stage 3.
     waiting: DFF<Bit>,
@@ -171,6 +178,16 @@ pub struct Timers {
     paced4: DFF<Bit>,
     ticks: DFF<Bits<32>>,
     verbs: DFF<Bit>,
+    /// Stage 5.
+    over: DFF<Bit>,
+    waiting5: DFF<Bit>,
+    same5: DFF<Bit>,
+    psn5: DFF<Psn>,
+    turn5: DFF<Bits<4>>,
+    since5: DFF<Bits<31>>,
+    pace5: DFF<Bits<11>>,
+    paced5: DFF<Bit>,
+    verbs5: DFF<Bit>,
     _qps: Hidden<usize>,
     _tick: Hidden<usize>,
     _least: Hidden<u64>,
@@ -182,8 +199,8 @@ impl Timers {
         assert!((8..=4096).contains(&qps) && (1..=0xffff).contains(&tick));
         Timers {
             marks: FreshTable::new(qps, "block"),
-            asked: FreshTable::new(qps, "block"),
-            waits: FreshTable::new(qps, "block"),
+            asked: Table::new(qps, "block"),
+            waits: Table::new(qps, "block"),
             alarms: Table::new(qps, "block"),
             _qps: Hidden(qps),
             _tick: Hidden(tick),
@@ -196,9 +213,10 @@ impl Timers {
 impl Logic for Timers {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, time, fraction, qp, valid);
+        regs!(self, clock, rst, time, fraction, qp, valid, asked_we, wait_we);
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, ticks, verbs);
+        dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
         clock!(self, clock, marks, asked, waits, alarms);
         let time = self.time.q.val();
         self.now.next = time;
@@ -239,9 +257,22 @@ impl Logic for Timers {
         self.alarms.raddr.next = qp.cast::<24>();
         self.valid[0].d.next = true;
         self.who[0].d.next = qp;
-        for i in 1..4 {
+        for i in 1..5 {
             self.valid[i].d.next = self.valid[i - 1].q.val();
             self.who[i].d.next = self.who[i - 1].q.val();
+        }
+
+        // Stage 1: were the rows written in the cycle of their read?
+        self.asked_we.d.next = leaves || begins;
+        self.asked_at.d.next = if leaves { left.qpn } else { self.waddr.val() };
+        self.wait_we.d.next = self.we.val();
+        self.wait_at.d.next = self.waddr.val();
+        let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
+        let read = self.who[0].q.val();
+        let asked = self.asked_we.q.val() && !((self.asked_at.q.val() ^ read) & mask).any();
+        let waited = self.wait_we.q.val() && !((self.wait_at.q.val() ^ read) & mask).any();
+        if asked || waited {
+            self.valid[1].d.next = false;
         }
 
         // Stage 2: does it wait, and is it the wait that was seen before?
@@ -303,22 +334,32 @@ impl Logic for Timers {
         // Stage 4: is it over?
         let about = self.about4.q.val();
         let same = self.same4.q.val();
-        let over = same && self.waiting4.q.val() && self.elapsed4.q.val().cast::<32>() >= self.ticks.q.val();
-        let seen = self.valid[3].q.val();
-        self.fired.next =
-            Fired { qpn: self.who[3].q.val(), psn: about.psn, turn: about.turn, verbs: self.verbs.q.val() };
-        self.fired_valid.next = over && seen;
-        let keep = same && !(over && self.take.val());
-        self.alarms.we.next = seen;
-        self.alarms.waddr.next = self.who[3].q.val().cast::<24>();
+        let late = self.elapsed4.q.val().cast::<32>() >= self.ticks.q.val();
+        self.over.d.next = late && same && self.waiting4.q.val() && self.valid[3].q.val();
+        self.waiting5.d.next = self.waiting4.q.val();
+        self.same5.d.next = same;
+        self.psn5.d.next = about.psn;
+        self.turn5.d.next = about.turn;
+        self.since5.d.next = self.since4.q.val();
+        self.pace5.d.next = self.pace4.q.val();
+        self.paced5.d.next = self.paced4.q.val();
+        self.verbs5.d.next = self.verbs.q.val();
+
+        // Stage 5: tell, if it counts, and remember.
+        let (psn, turn, over) = (self.psn5.q.val(), self.turn5.q.val(), self.over.q.val());
+        self.fired.next = Fired { qpn: self.who[4].q.val(), psn, turn, verbs: self.verbs5.q.val() };
+        self.fired_valid.next = over;
+        let fires = over && self.take.val();
+        self.alarms.we.next = self.valid[4].q.val();
+        self.alarms.waddr.next = self.who[4].q.val().cast::<24>();
         self.alarms.wdata.next = Alarm {
-            running: self.waiting4.q.val(),
-            psn: about.psn,
-            turn: about.turn,
+            running: self.waiting5.q.val(),
+            psn,
+            turn,
             // After a firing the answer is one to what is sent again.
-            paced: self.paced4.q.val() && !(over && self.take.val()),
-            since: if keep { self.since4.q.val() } else { time.get_bits::<31>(0) },
-            pace: self.pace4.q.val(),
+            paced: self.paced5.q.val() && !fires,
+            since: if self.same5.q.val() && !fires { self.since5.q.val() } else { time.get_bits::<31>(0) },
+            pace: self.pace5.q.val(),
         };
     }
 }

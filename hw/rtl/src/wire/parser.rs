@@ -17,7 +17,10 @@
 //! lengths; then, if UDP checksum and ICRC hold (`wire/ingress`), transport version and opcode, extended headers.
 
 use super::{be, gids::Destination, window::Headers};
-use crate::msg::{BufAddr, RxMeta};
+use crate::{
+    msg::{BufAddr, RxMeta},
+    transport::opcode::is_response,
+};
 use abi::{status::counter, wire};
 use hdl::prelude::*;
 
@@ -384,6 +387,7 @@ impl Logic for Parser {
             self.fields.d.next = Parsed {
                 meta: RxMeta {
                     raw,
+                    response: false,
                     buf: if raw { arrival.buf } else { arrival.buf + start },
                     payload: if raw { arrival.len } else { payload.get_bits::<14>(0) },
                     rows: arrival.rows,
@@ -432,6 +436,7 @@ impl Logic for Parser {
         if !p.meta.raw && !p.late_fault.any() && wrong {
             out.late_fault = elab!(counter::RX_MALFORMED.to_bits());
         }
+        out.meta.response = !p.meta.raw && is_response(p.meta.opcode);
         self.out.next = out;
         self.length[1].d.next = self.length[0].q.val();
         self.udp_len.next = if in_turns { be::<384, 16>(self.l4.q.val().bytes, 4) } else { self.length[1].q.val() };

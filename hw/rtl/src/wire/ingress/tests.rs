@@ -168,6 +168,7 @@ fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     let (va, rkey, dma_len) = (op.reth || op.atomic, op.reth || op.atomic || op.deth, op.reth);
     Verdict::Pass(Box::new(RxMeta {
         raw: false,
+        response: (0x0d..=0x12).contains(&frame[bth]),
         buf: bits::<20>((ext + op.ext_len()) as u64),
         payload: bits::<14>(payload as u64),
         opcode: bits::<8>(frame[bth] as u64),
