@@ -61,6 +61,8 @@ pub struct CoreConfig {
     /// Blocks of a send and of a receive queue on chip, powers of two.
     pub send_blocks: usize,
     pub recv_blocks: usize,
+    /// Blocks are read in two halves, a cycle later: half the block RAMs where these are deeper than the rings need. Not at 512 bits.
+    pub half_blocks: bool,
     /// Reads of blocks in flight, for the send and for the receive queues, a power of two.
     pub fetches: usize,
     /// Doorbell pages, a power of two.
@@ -85,6 +87,7 @@ impl Default for CoreConfig {
             reads: 128,
             send_blocks: 32,
             recv_blocks: 8,
+            half_blocks: false,
             fetches: 64,
             pages: 4096,
             mhz: 250,
@@ -106,8 +109,10 @@ impl CoreConfig {
             loopback: 16 << 10,
             tx_slots: 16,
             reads: 32,
-            send_blocks: 16,
+            // Eight blocks hide the latency of a fetch at 10 Gbit/s, and fill block RAMs of 512 x 36 bits in halves.
+            send_blocks: 8,
             recv_blocks: 16,
+            half_blocks: true,
             fetches: 16,
             pages: 32,
             mhz: 125,
@@ -127,6 +132,9 @@ impl CoreConfig {
         power("event queues (eqs)", self.eqs, 1, MAX_EQS)?;
         power("memory keys (keys)", self.keys, 1, 1 << 23)?;
         power("page frames (frames)", self.frames, 256, 1 << 24)?;
+        if self.half_blocks && width == 512 {
+            return Err("blocks of queues in halves (half_blocks): not at 512 bits".into());
+        }
         // Two of the largest frames, so that one can come in or be read while the other leaves.
         power("receive buffer in bytes (rx_buffer)", self.rx_buffer, 16 << 10, 1 << 20)?;
         power("transmit ring in bytes (tx_buffer)", self.tx_buffer, 16 << 10, (width / 8) << 13)?;
@@ -279,12 +287,12 @@ impl<const W: usize, const N: usize> Core<W, N> {
             commit: Default::default(),
             respond: Default::default(),
             scheduler: Default::default(),
-            requester: Requester::new(),
+            requester: Requester::new(c.half_blocks),
             segments: Default::default(),
             transmit: Transmit::new(N, c.tx_buffer, c.tx_slots),
             doorbell: Doorbell::new(N, c.cqs, c.eqs),
-            send_queue: WorkQueue::new(id::QP_SEND, c.send_blocks, "ultra", c.fetches),
-            recv_queue: WorkQueue::new(id::QP_RECV, c.recv_blocks, "block", c.fetches),
+            send_queue: WorkQueue::new(id::QP_SEND, c.send_blocks, "ultra", c.fetches, c.half_blocks),
+            recv_queue: WorkQueue::new(id::QP_RECV, c.recv_blocks, "block", c.fetches, false),
             completion: CompletionQueue::new(c.cqs),
             event: EventQueue::new(c.eqs, N.max(c.cqs)),
             qp_states: QpStates::new(N),
@@ -720,6 +728,7 @@ mod tests {
             (CoreConfig { tx_buffer: 1 << 20, ..all }, 64, 256, "tx_buffer"),
             (CoreConfig { tx_slots: 96, ..all }, 512, 256, "tx_slots"),
             (CoreConfig { reads: 129, ..all }, 512, 256, "reads"),
+            (CoreConfig { half_blocks: true, ..all }, 512, 256, "half_blocks"),
             (CoreConfig { pages: 5000, ..all }, 512, 256, "pages"),
             (CoreConfig { mhz: 0, ..all }, 512, 256, "mhz"),
             (CoreConfig { ram: 16 << 10, ..all }, 512, 256, "ram"),

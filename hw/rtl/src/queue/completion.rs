@@ -205,8 +205,18 @@ impl Logic for CompletionQueue {
         let overruns = job == Job::Cqe && row.valid && (full || live.dead);
         let fired = self.fires.q.val() && (writes || (job == Job::Arm && usable));
 
-        let mut address = cqn;
-        let mut read = false;
+        // What is read in Idle is for a completion that is taken or announced; else nobody looks at it.
+        let offered = self.completion.valid.val();
+        let here = self.early.q.val() && self.early_cqn.q.val() == done.cqn;
+        let announced = self.soon_valid.val() && !offered;
+        let read = idle && (offered && !here || announced) || state == State::Fetch;
+        let address = if state == State::Fetch {
+            cqn
+        } else if offered {
+            done.cqn
+        } else {
+            self.soon.val()
+        };
         let mut live_we = false;
         let mut live_next = live;
         let mut rows_we = false;
@@ -217,7 +227,7 @@ impl Logic for CompletionQueue {
             owner: req.row.get_bits::<12>(elab!(cq::OWNER.lsb)),
             page: req.row.get_bits::<52>(elab!(cq::BASE.lsb + 12)),
         };
-        self.early.d.next = false;
+        self.early.d.next = idle && announced;
         self.early_cqn.d.next = self.soon.val();
         self.first.d.next = false;
         self.entry.d.next = false;
@@ -239,14 +249,11 @@ impl Logic for CompletionQueue {
                 }
             }
             State::Idle => {
-                if takes && self.completion.valid.val() {
+                if takes && offered {
                     self.arms_next.d.next = true;
                     self.taken.d.next = done;
                     self.cqn.d.next = done.cqn;
                     self.job.d.next = Job::Cqe;
-                    let here = self.early.q.val() && self.early_cqn.q.val() == done.cqn;
-                    address = done.cqn;
-                    read = !here;
                     if done.valid {
                         self.state.d.next = if here { State::Decide } else { State::Wait };
                     }
@@ -260,10 +267,6 @@ impl Logic for CompletionQueue {
                     self.bells.pop.next = true;
                     self.job.d.next = Job::Arm;
                     self.state.d.next = State::Fetch;
-                } else {
-                    address = self.soon.val();
-                    read = self.soon_valid.val();
-                    self.early.d.next = self.soon_valid.val();
                 }
             }
             State::Table => {
@@ -282,7 +285,6 @@ impl Logic for CompletionQueue {
                 }
             }
             State::Fetch => {
-                read = true;
                 self.state.d.next = State::Wait;
             }
             State::Wait => self.state.d.next = State::Decide,

@@ -47,6 +47,9 @@ struct Access {
     kind: Kind,
     page: Bits<12>,
     number: Bits<24>,
+    /// There may be such an object: told in the second cycle. The rows were swept clear by then.
+    exists: Bit,
+    swept: Bit,
     ring: Ring,
     /// A word of a direct WQE, in order.
     is_word: Bit,
@@ -135,8 +138,8 @@ impl Doorbell {
 
 /// The page of the access owns the object, which exists.
 #[hdl_fn]
-fn owns(owner: Owner, access: Access, objects: Bits<25>) -> Bit {
-    owner.exists && owner.page == access.page && access.number.cast::<25>() < objects
+fn owns(owner: Owner, access: Access) -> Bit {
+    owner.exists && owner.page == access.page && access.exists
 }
 
 impl Logic for Doorbell {
@@ -197,6 +200,8 @@ impl Logic for Doorbell {
             kind,
             page,
             number: target,
+            exists: false,
+            swept: false,
             ring: Ring {
                 number: target.get_bits::<12>(0),
                 index: if kind == Kind::Sq || kind == Kind::Rq { narrow_index } else { wide_index },
@@ -207,34 +212,43 @@ impl Logic for Doorbell {
             is_word: in_order,
             word: DirectWord { number: word, owned: false, complete: ends, data },
         };
-        self.sq_owner.re.next = kind == Kind::Sq || kind == Kind::Direct;
-        self.rq_owner.re.next = kind == Kind::Rq;
-        self.cq_owner.re.next = kind == Kind::Cq;
-        self.eq_owner.re.next = kind == Kind::Eq;
+        // All are read, for it takes time to see which one is meant.
+        self.sq_owner.re.next = self.bar_valid.val();
+        self.rq_owner.re.next = self.bar_valid.val();
+        self.cq_owner.re.next = self.bar_valid.val();
+        self.eq_owner.re.next = self.bar_valid.val();
         self.sq_owner.raddr.next = target;
         self.rq_owner.raddr.next = target;
         self.cq_owner.raddr.next = target;
         self.eq_owner.raddr.next = target;
 
-        // Cycle 1.
-        self.second.d.next = self.first.q.val();
+        // Cycle 1: is there such an object?
+        let first = self.first.q.val();
+        let swept = self.swept.q.val().get_bit(12);
+        let objects = match first.kind {
+            Kind::Cq => cqs,
+            Kind::Eq => eqs,
+            _ => qps,
+        };
+        self.second.d.next = first;
+        self.second.d.next.swept = swept;
+        self.second.d.next.exists = swept && first.number.cast::<25>() < objects;
 
         // Cycle 2: does the page own the object?
         let access = self.second.q.val();
         let sends = access.kind == Kind::Sq || access.kind == Kind::Direct;
-        let is_sq = sends && owns(self.sq_owner.rdata.val(), access, qps);
-        let is_rq = access.kind == Kind::Rq && owns(self.rq_owner.rdata.val(), access, qps);
-        let is_cq = access.kind == Kind::Cq && owns(self.cq_owner.rdata.val(), access, cqs);
-        let is_eq = access.kind == Kind::Eq && owns(self.eq_owner.rdata.val(), access, eqs);
-        let ready = self.swept.q.val().get_bit(12);
-        let allowed = ready && (is_sq || is_rq || is_cq || is_eq);
+        let is_sq = sends && owns(self.sq_owner.rdata.val(), access);
+        let is_rq = access.kind == Kind::Rq && owns(self.rq_owner.rdata.val(), access);
+        let is_cq = access.kind == Kind::Cq && owns(self.cq_owner.rdata.val(), access);
+        let is_eq = access.kind == Kind::Eq && owns(self.eq_owner.rdata.val(), access);
+        let allowed = is_sq || is_rq || is_cq || is_eq;
         let rings = access.kind != Kind::None && access.kind != Kind::Odd;
         self.third.d.next = access;
         if !allowed {
             self.third.d.next.kind = Kind::None;
         }
         self.refused.d.next = access.kind == Kind::Odd || rings && !allowed;
-        self.denied.d.next = rings && !allowed && ready;
+        self.denied.d.next = rings && !allowed && access.swept;
         let quiet = self.quiet.q.val();
         self.loud.d.next = quiet.any();
         if quiet.any() {
@@ -258,9 +272,9 @@ impl Logic for Doorbell {
         self.event.data.next = self.event_data.q.val();
 
         self.sq.next = access.ring;
-        self.sq_valid.next = access.kind == Kind::Sq && is_sq && ready;
+        self.sq_valid.next = access.kind == Kind::Sq && is_sq;
         self.direct.next = access.word;
-        self.direct.next.owned = access.kind == Kind::Direct && is_sq && ready;
+        self.direct.next.owned = access.kind == Kind::Direct && is_sq;
         self.direct_valid.next = access.is_word;
 
         // Cycle 3.
@@ -277,6 +291,7 @@ impl Logic for Doorbell {
         // Rows: not in the cycle in which a doorbell reads the same one.
         let req = self.table.req.val();
         let row = req.row;
+        let ready = swept;
         let taken = self.table.valid.val() && ready && !(self.bar_valid.val() && target == req.index);
         let write = taken && req.write;
         let to_sq = write && req.table == table::id::QP_SEND;

@@ -108,6 +108,9 @@ struct Distance {
     size: Bits<16>,
     /// Fetched blocks to be retired fit below the sound producer.
     retires: Bit,
+    /// It has blocks that were not consumed; it has when those to be retired are.
+    works: Bit,
+    gains: Bit,
     /// The direct WQE is of this queue; it would be the next block.
     mine: Bit,
     level: Bit,
@@ -145,7 +148,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     pub direct_valid: Signal<In, Bit>,
     /// Rows of QP_SEND or QP_RECV; a read gives the live indices.
     pub table: TablePort,
-    /// Reads block `index` of queue `number`; `block` and `view` follow two cycles later and stay until the next.
+    /// Reads block `index` of queue `number`; `block` and `view` follow two cycles later and stay until the next. A block that is
+    /// read in halves follows a cycle later still, and needs the cycle between for itself: a read there takes its place.
     pub re: Signal<In, Bit>,
     pub number: Signal<In, Qp>,
     pub index: Signal<In, Bits<16>>,
@@ -221,6 +225,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     step: Reg<Bits<3>>,
     fetches_some: Reg<Bit>,
     skips: Reg<Bit>,
+    /// It has blocks that were not consumed, without a direct WQE.
+    works: DFF<Bit>,
     fetch_from: DFF<Bits<58>>,
     more: Reg<Bit>,
     /// Of the direct WQE's queue: it is granted its place; it moved.
@@ -250,17 +256,18 @@ pub struct WorkQueue<const W: usize, const N: usize> {
 
 impl<const W: usize, const N: usize> WorkQueue<W, N> {
     /// `table` is QP_SEND or QP_RECV; `blocks`, a power of two from 8 to 64, are kept on chip per queue, in RAM of this style;
-    /// `slots` fetches are in flight, a power of two from 8 to 64.
-    pub fn new(table: u8, blocks: usize, style: &'static str, slots: usize) -> Self {
+    /// `slots` fetches are in flight, a power of two from 8 to 64. `halves`: blocks are read in two halves (see [`BlockStore`]).
+    pub fn new(table: u8, blocks: usize, style: &'static str, slots: usize, halves: bool) -> Self {
         assert!(is_size(N) && [64, 128, 256, 512].contains(&W), "{N} queues over {W} bits");
         assert!(blocks.is_power_of_two() && (8..=64).contains(&blocks));
+        assert!(!halves || W < 512, "what is written at once goes into one half");
         WorkQueue {
             place: Table::new(N, ""),
             state: Table::new(N, ""),
             producer: FreshTable::new(N, ""),
             consumer: FreshTable::new(N, ""),
             seen: FreshTable::new(N, ""),
-            store: BlockStore::new(N * blocks, style),
+            store: BlockStore::new(N * blocks, style, halves),
             fetches: Fetches::new(slots, PIPE),
             direct_wqe: DirectWqe::new(),
             reads: Fifo::new(WAITING),
@@ -308,7 +315,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         );
         regs!(self, clock, rst, step, fetches_some, skips, more, out_of_range, broken, last, last_producer);
         regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo);
-        dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from);
+        dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, works);
         dff_setup!(self, clock, data_beat, rang_queue, missed_queue, redo_queue);
         clock!(self, clock, place, state, producer, consumer, seen, store);
         clock_reset!(self, clock, rst, dirty, ready, scan, reads, errors, fetches, direct_wqe);
@@ -461,6 +468,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             to_end,
             size: one << place.log2,
             retires: state.posted - state.fetched >= second.blocks.cast::<16>(),
+            works: state.fetched != consumer,
+            gains: state.fetched + second.blocks.cast::<16>() != consumer,
             mine: asker == second.queue,
             level: direct_index == state.asked && state.asked == state.fetched,
         };
@@ -539,6 +548,9 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             }
             _ => {}
         }
+        let restart = third.kind == Kind::Back || third.kind == Kind::Load;
+        let gains = third.kind == Kind::Retire && !third.bad && d.retires;
+        self.works.d.next = !restart && if gains { d.gains } else { d.works };
         self.new.d.next = new;
         self.new_consumer.d.next = new_consumer;
         let offset = old.asked & (d.size - 1);
@@ -568,7 +580,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             base: req.row.get_bits::<58>(elab!(qp_send::BASE.lsb + 6)),
             log2: req.row.get_bits::<4>(elab!(qp_send::LOG2_BLOCKS.lsb)),
         };
-        let has_work = skipped || self.new.q.val().fetched != self.new_consumer.q.val();
+        let has_work = skipped || self.works.q.val();
         self.ready.set[0].next = writes && has_work;
         self.ready.set_at[0].next = fourth.queue;
         self.ready.clear.next = writes && !has_work;

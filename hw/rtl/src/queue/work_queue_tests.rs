@@ -57,7 +57,10 @@ struct Bench {
 impl Bench {
     fn new<const W: usize>(blocks: usize, seed: u64) -> Self {
         let slots = if W == 64 { 16 } else { SLOTS };
-        let mut m = Model::of(|| WorkQueue::<W, N>::new(id::QP_SEND, blocks, "", slots), Options::default()).unwrap();
+        // Blocks in halves where the bus is narrow.
+        let halves = W == 64;
+        let queue = || WorkQueue::<W, N>::new(id::QP_SEND, blocks, "", slots, halves);
+        let mut m = Model::of(queue, Options::default()).unwrap();
         m.reset();
         for input in ["ring_valid", "direct_valid", "table.valid", "re", "consume.valid", "back.valid", "data_valid"] {
             m.set(input, 0);
@@ -234,7 +237,7 @@ impl Bench {
         self.m.set("consume.valid", 1);
     }
 
-    /// Block and view, and the two cycles they take.
+    /// Block and view, and the two or three cycles they take.
     fn read(&mut self, q: usize, index: u16) -> (Vec<u8>, u16, u16) {
         self.m.set("re", 1);
         self.m.set("number", q as u64);
@@ -242,7 +245,12 @@ impl Bench {
         self.cycle();
         self.cycle();
         self.m.eval();
-        (self.m.get_bytes("block"), self.m.get("view.posted") as u16, self.m.get("view.fetched") as u16)
+        let (posted, fetched) = (self.m.get("view.posted") as u16, self.m.get("view.fetched") as u16);
+        if self.width == 8 {
+            self.cycle();
+            self.m.eval();
+        }
+        (self.m.get_bytes("block"), posted, fetched)
     }
 
     /// Reads what the queue shows and checks it; gives how many unconsumed blocks are on chip.

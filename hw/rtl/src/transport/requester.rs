@@ -9,8 +9,8 @@
 //!          load   differ- gate, seg    write row,
 //!                 ences  SGE           consume
 //! ```
-//! A message of one packet takes 4 cycles; each further SGE of a packet takes 2. A WQE that was sent before is compared with its
-//! record, which takes 4 more.
+//! A message of one packet takes 4 cycles; each further SGE of a packet takes 3, and each that lies before the byte at which a pick
+//! goes on takes 2. A WQE that was sent before is compared with its record, which takes 4 more.
 //!
 //! The engine alone writes rows: between two picks it also does go backs, faults of frames, and the table bus. The front drops a
 //! pick whose QP the engine has in hand, and other work drops the front's QP: so no row is stale.
@@ -21,7 +21,7 @@
 //! other, which egress acknowledges when the frame has left.
 //!
 //! A QP stops (its *open* bit falls) when its window or its READs are used up, at a fence, or at a fault; a kick opens it again.
-//! A kick that crosses a QP in front or engine keeps it open, so none is lost.
+//! A kick that crosses a QP in front or engine keeps it open, so none is lost. It counts a cycle after it came.
 //!
 //! A late ACK may overtake a go back: the QP then skips to the oldest message in flight, as `acked` shows it, for the WQEs before
 //! it are complete and may be overwritten.
@@ -35,8 +35,7 @@ use super::{
         ACK_UNITS, Attributes, Gaps, Gate, Packet, Progress, Restart, advanced, attributes_of, gaps_of, gate_of,
         gone_back, oldest, packet_of, restarted,
     },
-    requester_wqe::{Wqe, opcode_of, sges_of, wqe_of},
-    sge::{SgeMap, Stretch, sge_map, sge_step},
+    requester_wqe::{Piece, Wqe, bytes_of_sge, opcode_of, piece_of, sges_of, wqe_of},
 };
 use crate::{
     msg::{
@@ -68,9 +67,12 @@ enum State {
     Idle,
     Check,
     Find,
+    /// On to the next SGE.
+    Step,
     Emit,
     /// A further block is read.
     Ask,
+    Late,
     Wait,
     /// It is a WQE, or its second block with SGEs 2 and 3.
     Take,
@@ -80,8 +82,9 @@ enum State {
     Recall1,
     Recall2,
     Fault,
-    /// Other work: the row is read.
+    /// Other work: the row is read, and what asks for it judged by it.
     Look,
+    Judge,
     Act,
     /// The QP goes on elsewhere.
     Turn,
@@ -120,7 +123,8 @@ pub struct Requester<const N: usize> {
     /// QPs with work that are open.
     pub pick: Sink<Pick>,
     pub open: Signal<Out, Bits<N>>,
-    /// Reads a block of a send queue, on `sq_block` and `sq_view` from two cycles later until the next.
+    /// Reads a block of a send queue, on `sq_block` and `sq_view` from two cycles later until the next; or from three cycles
+    /// later.
     pub sq_re: Signal<Out, Bit>,
     pub sq_queue: Signal<Out, Qp>,
     pub sq_index: Signal<Out, Bits<16>>,
@@ -180,6 +184,10 @@ pub struct Requester<const N: usize> {
     work: Reg<Work>,
     /// Other work waits, of this kind and QP.
     other: Reg<Bit>,
+    /// It is of this life of its QP, which sends; a frame's fault is the first of its epoch.
+    live: DFF<Bit>,
+    runs: DFF<Bit>,
+    news: DFF<Bit>,
     other_work: DFF<Work>,
     whose: DFF<Qp>,
     context: Reg<Context>,
@@ -188,6 +196,8 @@ pub struct Requester<const N: usize> {
     store: Reg<Bit>,
     consumed: Reg<Bit>,
     kicked: Reg<Bit>,
+    kicks: Reg<Bit>,
+    kick_q: DFF<Qp>,
     wqe: Reg<Wqe>,
     /// How full its queue was.
     queue: DFF<QueueView>,
@@ -205,17 +215,19 @@ pub struct Requester<const N: usize> {
     unsure: Reg<Bit>,
     recall: DFF<Bits<7>>,
     differs: Reg<Bit>,
-    /// Bytes of the message not yet sent; where the packet's next stretch is, and what is left of the packet.
+    /// Bytes of the message not yet sent; where the packet's next stretch is: byte `at` of this SGE, or `beyond` it; and what is
+    /// left of the packet.
     left: DFF<Bits<32>>,
+    entry: DFF<Bits<2>>,
     at: DFF<Bits<32>>,
+    beyond: Reg<Bit>,
     want: DFF<Bits<14>>,
     /// The frame begins with the next stretch.
     opens: Reg<Bit>,
-    map: DFF<SgeMap>,
     packet: DFF<Packet>,
     gaps: DFF<Gaps>,
     gate: Reg<Gate>,
-    stretch: DFF<Stretch>,
+    stretch: DFF<Piece>,
     inlines: Reg<Bit>,
     opcode: DFF<Bits<8>>,
     ack: DFF<Bit>,
@@ -227,13 +239,20 @@ pub struct Requester<const N: usize> {
     inline_valid: Reg<Bit>,
     inline_word: DFF<Bits<512>>,
     stale: Reg<Bit>,
+    _late: Hidden<bool>,
 }
 
 impl<const N: usize> Requester<N> {
-    /// The requester of N QPs.
-    pub fn new() -> Self {
+    /// The requester of N QPs. `late`: blocks of the send queues come three cycles after they are asked for, not two.
+    pub fn new(late: bool) -> Self {
         assert!(is_size(N), "{N} QPs");
-        Requester { progress: GuardedTable::new(N, ""), attributes: GuardedTable::new(N, ""), ..Default::default() }
+        Requester {
+            progress: GuardedTable::new(N, ""),
+            attributes: GuardedTable::new(N, ""),
+            front: Front::new(late),
+            _late: Hidden(late),
+            ..Default::default()
+        }
     }
 }
 
@@ -253,11 +272,26 @@ impl<const N: usize> Logic for Requester<N> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, work, other, context, now, store, consumed, kicked, wqe, holds, fresh, compared);
-        regs!(self, clock, rst, unsure, differs, opens, gate, inlines, inline_valid, stale);
+        regs!(self, clock, rst, unsure, differs, opens, gate, inlines, inline_valid, stale, beyond, kicks);
         dff_setup!(
-            self, clock, other_work, whose, queue, sges, block, taker, recall, left, at, want, map, packet, gaps
+            self, clock, other_work, whose, queue, sges, block, taker, recall, left, entry, at, want, packet, gaps
         );
-        dff_setup!(self, clock, stretch, opcode, ack, after, remote, budget, spent, inline_word);
+        dff_setup!(
+            self,
+            clock,
+            stretch,
+            opcode,
+            ack,
+            after,
+            remote,
+            budget,
+            spent,
+            inline_word,
+            kick_q,
+            live,
+            runs,
+            news
+        );
         clock!(self, clock, progress, attributes);
         clock_reset!(self, clock, rst, gates, front);
         let state = self.state.q.val();
@@ -295,9 +329,11 @@ impl<const N: usize> Logic for Requester<N> {
         let mut closes: Bit = false;
 
         // ---- Kicks: open the QP, and keep it open if it is in front or engine.
-        let kick = self.kick.data.val();
-        let kicks = self.kick.valid.val();
         self.kick.ready.next = true;
+        self.kicks.d.next = self.kick.valid.val();
+        self.kick_q.d.next = self.kick.data.val();
+        let kick = self.kick_q.q.val();
+        let kicks = self.kicks.q.val();
         self.front.kick.next = kick;
         self.front.kicks.next = kicks;
         let kicked = self.kicked.q.val() || kicks && kick == context.qpn;
@@ -317,14 +353,18 @@ impl<const N: usize> Logic for Requester<N> {
                 self.other_work.d.next = Work::Frame;
             }
         }
-        let looks = idle && other && !store;
-        let load = idle && !other && self.front.there.val();
+        let may_look = other && !store;
+        let may_load = !other && self.front.there.val();
+        let looks = idle && may_look;
+        let load = idle && may_load;
         let wrong = self.front.wrong.val();
 
         // ---- The next segment.
         let inlines = self.inlines.q.val();
-        let offers = state == State::Emit && (gate.goes || !opens_frame) && !(inlines && self.inline_valid.q.val());
-        let fires = offers && self.seg.ready.val();
+        let may_offer = (gate.goes || !opens_frame) && !(inlines && self.inline_valid.q.val());
+        let may_fire = may_offer && self.seg.ready.val();
+        let offers = state == State::Emit && may_offer;
+        let fires = state == State::Emit && may_fire;
         let sges = cat!(512; self.sges[1].q.val(), self.sges[0].q.val());
         if self.inline_data.ready.val() {
             self.inline_valid.d.next = false;
@@ -376,19 +416,46 @@ impl<const N: usize> Logic for Requester<N> {
         if decodes || fires && stretch.last {
             self.left.d.next = whole - less;
         }
+        // ---- Where the next stretch is. The walk ends with the last SGE, whatever its length.
+        let entry = self.entry.q.val();
+        let at = self.at.q.val();
+        let beyond = self.beyond.q.val();
+        let bytes_here = bytes_of_sge(sges, entry);
+        self.beyond.d.next = wqe.gathers && at >= bytes_here && !entry.all();
+        let passes = state == State::Find && beyond;
+        if decodes {
+            self.entry.d.next = 0.into();
+            self.at.d.next = if load { of_row.offset } else { 0.into() };
+        } else if passes || fires && !stretch.last {
+            self.entry.d.next = entry + 1;
+            self.at.d.next = if passes { at - bytes_here } else { 0.into() };
+        } else if fires {
+            self.at.d.next = at + stretch.len.cast::<32>();
+        }
         let want = self.want.q.val();
         let budget = self.budget.q.val();
+
+        // ---- Other work is judged: the row stays until the next is read.
+        let view = self.view.val();
+        let frame = self.fault.data.val();
+        let goer = self.back.data.val();
+        let asker = if work == Work::Frame { frame.generation } else { goer.generation };
+        self.live.d.next = view.generation == asker;
+        self.runs.d.next = view.state == qp_state::RTS || view.state == qp_state::SQD;
+        self.news.d.next = frame.request && frame.epoch == of_row.epoch && !of_row.frame_failed;
+        let live = self.live.q.val();
 
         // ---- Engine.
         match state {
             State::Idle => {
                 self.holds.d.next = false;
-                if looks {
+                if may_look {
                     self.other.d.next = false;
                     self.work.d.next = self.other_work.q.val();
                     self.context.d.next.qpn = self.whose.q.val();
                     self.state.d.next = State::Look;
-                } else if load {
+                } else if may_load {
+                    self.state.d.next = if wants_more { State::Ask } else { State::Check };
                     self.work.d.next = Work::Send;
                     self.context.d.next = Context {
                         qpn: self.front.qpn.val(),
@@ -405,9 +472,7 @@ impl<const N: usize> Logic for Requester<N> {
                 let coming = packet_of(now, wqe, left, context.attributes);
                 self.packet.d.next = coming;
                 self.gaps.d.next =
-                    gaps_of(now, context.acked, wqe, context.attributes, context.state, self.queue.q.val());
-                self.map.d.next = sge_map(sges);
-                self.at.d.next = now.offset;
+                    gaps_of(now, context.acked, wqe, sges, context.attributes, context.state, self.queue.q.val());
                 self.want.d.next = coming.bytes;
                 self.remote.d.next = wqe.va + now.offset.cast::<64>();
                 self.opens.d.next = true;
@@ -419,7 +484,7 @@ impl<const N: usize> Logic for Requester<N> {
                 self.state.d.next = if wrong { State::Idle } else { State::Find };
             }
             State::Find => {
-                self.stretch.d.next = sge_step(self.map.q.val(), self.at.q.val(), want);
+                self.stretch.d.next = piece_of(sges, entry, at, want);
                 let sends_inline = wqe.is_inline && want.any();
                 let room: Bits<14> = if opens_frame { 32.into() } else { 64.into() };
                 if sends_inline {
@@ -427,10 +492,9 @@ impl<const N: usize> Logic for Requester<N> {
                     self.stretch.d.next.last = want <= room;
                 }
                 self.inlines.d.next = sends_inline;
-                let short = !wqe.is_inline && self.map.q.val().total != wqe.length.cast::<34>();
                 // What was acknowledged since the pick is not in its rows: they tell nothing of a bad WQE then.
                 let first = self.fresh.q.val() && !self.kicked.q.val();
-                let verdict = gate_of(gaps, packet, now.failed, self.differs.q.val(), short, first);
+                let verdict = gate_of(gaps, packet, now.failed, self.differs.q.val(), first);
                 self.gate.d.next = verdict;
                 let full = now.silent + packet.units >= ACK_UNITS;
                 let last = packet.last && (wqe.signaled || !gaps.posted || packet.again);
@@ -439,7 +503,16 @@ impl<const N: usize> Logic for Requester<N> {
                 self.after.d.next = advanced(now, packet, wqe.blocks, ack);
                 self.opcode.d.next = opcode_of(wqe.opcode, packet.first, packet.last);
                 self.spent.d.next = budget <= cost_of(packet.bytes);
-                self.state.d.next = if opens_frame && self.unsure.q.val() { State::Recall } else { State::Emit };
+                self.state.d.next = if beyond {
+                    State::Step
+                } else if opens_frame && self.unsure.q.val() {
+                    State::Recall
+                } else {
+                    State::Emit
+                };
+            }
+            State::Step => {
+                self.state.d.next = State::Find;
             }
             State::Emit => {
                 if opens_frame && !gate.goes {
@@ -454,17 +527,22 @@ impl<const N: usize> Logic for Requester<N> {
                         self.store.d.next = true;
                         self.state.d.next = State::Fault;
                     }
-                } else if fires {
+                } else if may_fire {
                     if inlines {
                         self.inline_valid.d.next = true;
                         self.inline_word.d.next = sges;
                     }
                     self.opens.d.next = false;
-                    self.at.d.next = self.at.q.val() + stretch.len.cast::<32>();
                     self.want.d.next = want - stretch.len;
                     if !stretch.last {
                         self.taker.d.next = Taker::Data;
-                        self.state.d.next = if wqe.is_inline && !holds { State::Ask } else { State::Find };
+                        self.state.d.next = if !wqe.is_inline {
+                            State::Step
+                        } else if !holds {
+                            State::Ask
+                        } else {
+                            State::Find
+                        };
                     } else {
                         // The packet is out: progress, and on to what follows.
                         self.now.d.next = self.after.q.val();
@@ -478,7 +556,7 @@ impl<const N: usize> Logic for Requester<N> {
                         } else if !packet.last {
                             State::Check
                         } else if holds && !blocks {
-                            State::Take
+                            if self._late.0 { State::Wait } else { State::Take }
                         } else {
                             State::Ask
                         };
@@ -486,7 +564,11 @@ impl<const N: usize> Logic for Requester<N> {
                 }
             }
             State::Ask => {
-                self.state.d.next = if wrong { State::Idle } else { State::Wait };
+                let asked = if self._late.0 { State::Late } else { State::Wait };
+                self.state.d.next = if wrong { State::Idle } else { asked };
+            }
+            State::Late => {
+                self.state.d.next = State::Wait;
             }
             State::Wait => {
                 self.state.d.next = match self.taker.q.val() {
@@ -495,7 +577,9 @@ impl<const N: usize> Logic for Requester<N> {
                     Taker::Data => State::Find,
                 };
             }
-            State::Take => {}
+            State::Take => {
+                self.state.d.next = if wants_more { State::Ask } else { State::Check };
+            }
             State::Rest => {
                 self.state.d.next = State::Check;
             }
@@ -522,10 +606,12 @@ impl<const N: usize> Logic for Requester<N> {
                 }
             }
             State::Look => {
+                self.state.d.next = State::Judge;
+            }
+            State::Judge => {
                 self.state.d.next = State::Act;
             }
             State::Act => {
-                let view = self.view.val();
                 self.context.d.next.state = view;
                 self.now.d.next = of_row;
                 self.state.d.next = State::Idle;
@@ -543,9 +629,7 @@ impl<const N: usize> Logic for Requester<N> {
                         }
                     }
                     Work::Frame => {
-                        let frame = self.fault.data.val();
-                        let live = view.generation == frame.generation;
-                        let news = frame.request && frame.epoch == of_row.epoch && !of_row.frame_failed;
+                        let news = self.news.q.val();
                         self.stale.d.next = !live;
                         self.fault.ready.next = !(live && news);
                         if live && news {
@@ -556,8 +640,7 @@ impl<const N: usize> Logic for Requester<N> {
                         }
                     }
                     _ => {
-                        let runs = view.state == qp_state::RTS || view.state == qp_state::SQD;
-                        let live = view.generation == self.back.data.val().generation;
+                        let runs = self.runs.q.val();
                         self.stale.d.next = !live;
                         self.back.ready.next = !(live && runs);
                         if live && runs {
@@ -608,7 +691,6 @@ impl<const N: usize> Logic for Requester<N> {
             self.taker.d.next = Taker::Rest;
             self.fresh.d.next = load;
             self.compared.d.next = false;
-            self.state.d.next = if wants_more { State::Ask } else { State::Check };
         }
 
         // ---- Front, and the reads of both.

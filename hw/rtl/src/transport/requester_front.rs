@@ -7,6 +7,8 @@
 //! block                         read   .      there: the engine may load
 //! hinted          read   .      there: the engine loads, and looks whether it was the right one
 //! ```
+//! Where blocks come a cycle later than rows do, the engine loads a cycle later, and a hint is judged before that.
+//!
 //! It keeps nothing but the QP: rows stay at the outputs of their tables and the block at that of the work queue until the next
 //! read. When the engine reads a block in between, the front reads its own anew; when other work needs the rows, the front
 //! drops its pick. A pick of a QP that the engine has in hand is dropped, too. Both come again: the scheduler picks while there is
@@ -29,6 +31,9 @@ enum Step {
     Rows,
     /// The block is being read.
     Block,
+    Late,
+    /// Late, and read by a hint: is it the right one?
+    Sure,
     There,
     /// The engine looks whether it has loaded the right block.
     Tried,
@@ -80,6 +85,14 @@ pub struct Front {
     guessed: Reg<Bit>,
     guess: DFF<Bits<16>>,
     right: DFF<Bit>,
+    _late: Hidden<bool>,
+}
+
+impl Front {
+    /// `late`: blocks come three cycles after they are asked for, not two.
+    pub fn new(late: bool) -> Self {
+        Front { _late: Hidden(late), ..Default::default() }
+    }
 }
 
 impl Logic for Front {
@@ -112,7 +125,7 @@ impl Logic for Front {
             coming == self.engine.val()
         };
         let empty = step == Step::Empty;
-        let leaves = step == Step::There && loads || step == Step::Tried && self.right.q.val();
+        let leaves = (step == Step::There || step == Step::Sure) && loads || step == Step::Tried && self.right.q.val();
         let of_engine = self.of_engine.q.val();
         let in_hand = of_engine && busy || !empty && self.of_front.q.val();
         let takes = held && (empty || leaves) && !looks && !in_hand && !(of_engine && self.engine_writes.val());
@@ -130,7 +143,9 @@ impl Logic for Front {
         self.block_index.next = if empty { next.index } else { self.index.val() };
         let kick = self.kicks.val() && self.kick.val() == qpn;
         self.kicked.next = self.kicked_q.q.val() || kick;
-        self.there.next = step == Step::There || step == Step::Rows && guessed;
+        let late = self._late.0;
+        let found = if late { step == Step::Sure && self.right.q.val() } else { step == Step::Rows && guessed };
+        self.there.next = step == Step::There || found;
         self.qpn.next = qpn;
         self.wrong.next = step == Step::Tried && !self.right.q.val();
         self.right.d.next = self.index.val() == self.guess.q.val();
@@ -144,14 +159,29 @@ impl Logic for Front {
             }
             Step::Rows => {
                 self.guessed.d.next = false;
-                if guessed && loads {
+                if guessed && self._late.0 {
+                    self.step.d.next = Step::Sure;
+                } else if guessed && loads {
                     self.step.d.next = Step::Tried;
                 } else if asks {
                     self.step.d.next = Step::Block;
                 }
             }
             Step::Block => {
+                let next = if self._late.0 { Step::Late } else { Step::There };
+                self.step.d.next = if self.engine_reads.val() { Step::Rows } else { next };
+            }
+            Step::Late => {
                 self.step.d.next = if self.engine_reads.val() { Step::Rows } else { Step::There };
+            }
+            Step::Sure => {
+                self.step.d.next = if !self.right.q.val() {
+                    Step::Rows
+                } else if loads {
+                    Step::Empty
+                } else {
+                    Step::There
+                };
             }
             Step::There => {
                 if loads {

@@ -3,7 +3,7 @@
 
 use super::{
     opcode::{mtu_bytes, response_psns},
-    requester_wqe::{Wqe, fault_of},
+    requester_wqe::{Wqe, fault_of, total_of},
 };
 use crate::msg::{Acked, GoBack, Psn, QpView, QueueView};
 use abi::{
@@ -73,12 +73,14 @@ pub struct Packet {
 /// How a QP stands to what it has been told, before anything is made of it.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Gaps {
-    /// Next PSN less the oldest unacknowledged one, and less the first of the oldest message.
-    pub out: Psn,
-    pub past: Psn,
-    /// A message begins here, at another block than the oldest one's.
-    pub begins: Bit,
-    pub elsewhere: Bit,
+    /// The window is full, or will be with one more packet; PSNs that a READ may take, unless the QP is sent again behind what
+    /// is acknowledged.
+    pub full: Bit,
+    pub nearly: Bit,
+    pub room: Psn,
+    pub behind: Bit,
+    /// It lies behind the oldest message, or at its place with another block.
+    pub misplaced: Bit,
     /// Of the WQE there is something on chip, or all of it; or the doorbell stands in its middle.
     pub some: Bit,
     pub whole: Bit,
@@ -95,8 +97,9 @@ pub struct Gaps {
     /// READs are at their limit; a fence waits for them.
     pub reading: Bit,
     pub fenced: Bit,
-    /// Why the WQE cannot be executed, as far as its head tells.
+    /// Why the WQE cannot be executed, as far as its head tells; its SGEs do not add up to its length.
     pub unsound: Bits<8>,
+    pub short: Bit,
 }
 
 /// What holds a QP back.
@@ -137,11 +140,11 @@ pub fn attributes_of(row: Bits<512>) -> Attributes {
     }
 }
 
-/// The next PSN lies before another one, `d` behind it: it is sent `again`, and a late ACK has overtaken that. A READ alone may
-/// take 2^23 PSNs, half of all; that far apart, only what is sent again can be behind.
+/// `a` lies before `b`, both of this QP: it is sent `again`, and a late ACK has overtaken that. A READ alone may take 2^23 PSNs,
+/// half of all; that far apart, only what is sent again can be behind.
 #[hdl_fn]
-fn is_behind(d: Psn, again: Bit) -> Bit {
-    d.get_bit(23) && (again || d.get_bits::<23>(0).any())
+fn is_behind(a: Psn, b: Psn, again: Bit) -> Bit {
+    (a - b).get_bit(23) && (again || a.get_bits::<23>(0) != b.get_bits::<23>(0))
 }
 
 /// READs in flight: `issued - done` of free-running counts, or 0 when what is sent again was done before.
@@ -177,8 +180,22 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
 
 /// See [`Gaps`]. The WQE was read with `view`.
 #[hdl_fn]
-pub fn gaps_of(now: Progress, acked: Acked, wqe: Wqe, attributes: Attributes, state: QpView, view: QueueView) -> Gaps {
+pub fn gaps_of(
+    now: Progress,
+    acked: Acked,
+    wqe: Wqe,
+    sges: Bits<512>,
+    attributes: Attributes,
+    state: QpView,
+    view: QueueView,
+) -> Gaps {
     let begins = !now.offset.any();
+    let again = now.psn != now.high;
+    let out = now.psn - acked.psn;
+    let behind = is_behind(now.psn, acked.psn, again);
+    // The other way round, and half of all PSNs further.
+    let room = (acked.psn - now.psn) ^ 0x80_0000_u64;
+    let oldest = now.psn == acked.message;
     let blocks = wqe.blocks.cast::<16>();
     let there = view.fetched - now.index;
     let some = there.any();
@@ -187,10 +204,11 @@ pub fn gaps_of(now: Progress, acked: Acked, wqe: Wqe, attributes: Attributes, st
     let messages = now.top - acked.record;
     let reads = reads_out(now.reads, acked.reads);
     Gaps {
-        out: now.psn - acked.psn,
-        past: now.psn - acked.message,
-        begins,
-        elsewhere: now.index != acked.wqe_index,
+        full: out >= WINDOW && !behind,
+        nearly: out >= elab!(WINDOW - 1) && !behind,
+        room,
+        behind,
+        misplaced: is_behind(now.psn, acked.message, again) || oldest && begins && now.index != acked.wqe_index,
         some,
         whole,
         // A doorbell in the middle of a WQE.
@@ -204,45 +222,37 @@ pub fn gaps_of(now: Progress, acked: Acked, wqe: Wqe, attributes: Attributes, st
         reading: wqe.opcode == send_op::READ && reads >= attributes.max_reads.cast::<8>(),
         fenced: begins && wqe.fence && reads.any(),
         unsound: fault_of(wqe, attributes.kind, attributes.max_reads),
+        short: !wqe.is_inline && total_of(sges) != wqe.length.cast::<34>(),
     }
 }
 
-/// What holds a QP back. `changed`: its WQE is not the one that was sent before; `short`: its SGEs do not add up to its length;
+/// What holds a QP back. `changed`: its WQE is not the one that was sent before;
 /// `first`: it is the first of its pick, and nothing was acknowledged since. A bad WQE that is sent again may have been completed by a late ACK, which the next pick
 /// shows: only a pick's first WQE is read later than what is acknowledged.
 #[hdl_fn]
-pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, short: Bit, first: Bit) -> Gate {
-    let out: Psn = if is_behind(gaps.out, packet.again) { 0.into() } else { gaps.out };
-    let full = out >= WINDOW;
-    // A READ may take the window up to 2^23 PSNs.
-    let wide = packet.read && out.cast::<25>() + packet.packets.cast::<25>() > 0x80_0000;
+pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, first: Bit) -> Gate {
+    // A READ may take the window up to 2^23 PSNs; none that is sound takes more by itself.
+    let wide = packet.read && packet.packets > gaps.room && !gaps.behind;
     let ends = !gaps.some || !gaps.whole && !gaps.torn || !gaps.running;
-    let busy = !packet.read && full || gaps.crowded || gaps.reading || gaps.fenced;
+    let busy = !packet.read && gaps.full || gaps.crowded || gaps.reading || gaps.fenced;
+    let unsound = gaps.unsound.any();
     let reason: Bits<8> = if gaps.torn {
         bits::<8>(cause::WQE_FORMAT as u64)
     } else if changed {
         bits::<8>(cause::WQE_CHANGED as u64)
-    } else if gaps.unsound.any() {
+    } else if unsound {
         gaps.unsound
-    } else if short {
+    } else if gaps.short {
         bits::<8>(cause::WQE_LENGTH as u64)
     } else {
         0.into()
     };
-    let faulty = gaps.torn || changed || gaps.unsound.any() || short;
-    let misplaced = is_behind(gaps.past, packet.again) || !gaps.past.any() && gaps.begins && gaps.elsewhere;
-    let skips = misplaced && gaps.running && !failed;
+    let faulty = gaps.torn || changed || unsound || gaps.short;
+    let skips = gaps.misplaced && gaps.running && !failed;
     let waits = (gaps.running && gaps.whole && busy || wide && !ends) && !faulty;
     let stops = !gaps.running && !gaps.resumes || failed || waits;
     let halts = stops || ends || packet.again && faulty && !first;
-    Gate {
-        goes: !skips && !halts && !faulty,
-        skips,
-        halts,
-        stops,
-        fills: out >= elab!(WINDOW - 1) || gaps.crowd,
-        reason,
-    }
+    Gate { goes: !skips && !halts && !faulty, skips, halts, stops, fills: gaps.nearly || gaps.crowd, reason }
 }
 
 /// Progress after a packet of a WQE of `blocks`; `ack`: it asks for an answer.

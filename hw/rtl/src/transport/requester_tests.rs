@@ -115,7 +115,10 @@ struct Bench {
     active: usize,
     /// QP 0 is the raw one.
     raw: bool,
-    sq: [Option<(usize, u16)>; 2],
+    late: bool,
+    /// The block that was asked for two cycles ago or more.
+    coming: [u8; 64],
+    sq: [Option<(usize, u16)>; 3],
     acks: [Option<usize>; 2],
     views: [Option<usize>; 2],
     recalls: [Option<u64>; 2],
@@ -151,7 +154,12 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64, active: usize) -> Self {
-        let mut m = Model::of(Requester::<N>::new, Options::default()).unwrap();
+        Self::with(seed, active, false)
+    }
+
+    /// `late`: blocks come three cycles after they are asked for.
+    fn with(seed: u64, active: usize, late: bool) -> Self {
+        let mut m = Model::of(|| Requester::<N>::new(late), Options::default()).unwrap();
         m.reset();
         for input in ["pick.valid", "back.valid", "kick.valid", "fault.valid", "table.valid"] {
             m.set(input, 0);
@@ -162,7 +170,9 @@ impl Bench {
             pairs: vec![Pair::default(); N],
             active,
             raw: false,
-            sq: [None; 2],
+            late,
+            coming: [0; 64],
+            sq: [None; 3],
             acks: [None; 2],
             views: [None; 2],
             recalls: [None; 2],
@@ -543,9 +553,14 @@ impl Bench {
         // What was asked two cycles ago.
         if let Some((q, index)) = self.sq[1] {
             let pair = &self.pairs[q];
-            m.set_bytes("sq_block", &pair.memory.get((index % RING) as usize).copied().unwrap_or([0; 64]));
+            let block = pair.memory.get((index % RING) as usize).copied().unwrap_or([0; 64]);
+            m.set_bytes("sq_block", &if self.late { rng.random() } else { block });
             m.set("sq_view.posted", pair.posted as u64);
             m.set("sq_view.fetched", pair.fetched as u64);
+            self.coming = block;
+        }
+        if self.sq[2].is_some() && self.late && self.sq[1].is_none() {
+            m.set_bytes("sq_block", &self.coming);
         }
         if let Some(q) = self.acks[1] {
             m.set("acked.psn", self.pairs[q].acked as u64);
@@ -721,7 +736,8 @@ impl Bench {
             let head = HEAD.iter().map(|f| field(&format!("head.{f}"))).collect();
             self.waiting.push_back((q, seg, head));
         }
-        self.sq = [m.bit("sq_re").then(|| (m.get("sq_queue") as usize, m.get("sq_index") as u16)), self.sq[0]];
+        self.sq =
+            [m.bit("sq_re").then(|| (m.get("sq_queue") as usize, m.get("sq_index") as u16)), self.sq[0], self.sq[1]];
         self.acks = [m.bit("acked_re").then(|| m.get("acked_addr") as usize), self.acks[0]];
         self.views = [m.bit("view_re").then(|| m.get("view_addr") as usize), self.views[0]];
         let recalls = m.bit("recall_re") && m.bit("recall_ready");
@@ -874,9 +890,14 @@ fn start_psn(rng: &mut ChaCha8Rng) -> u32 {
 
 /// Posts, loses, goes back, breaks; everything that is sound is delivered, in order, within the limits.
 fn random_traffic(seed: u64, cycles: usize, loss: f64, breaks: bool) {
-    println!("seed {seed}");
-    let active = 8;
-    let mut b = Bench::new(seed, active);
+    for late in [false, true] {
+        println!("seed {seed}, late {late}");
+        traffic(Bench::with(seed, 8, late), cycles, loss, breaks);
+    }
+}
+
+fn traffic(mut b: Bench, cycles: usize, loss: f64, breaks: bool) {
+    let active = b.active;
     b.raw = true;
     for q in 0..active {
         let (psn, mtu) = (start_psn(&mut b.rng), b.rng.random_range(1..=5));

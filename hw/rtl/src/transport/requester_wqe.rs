@@ -22,23 +22,91 @@ pub struct Wqe {
     pub va: Bits<64>,
     pub rkey: Bits<32>,
     pub length: Bits<32>,
+    /// Its bytes come from memory by its SGEs.
+    pub gathers: Bit,
+    /// Longer than a message, or than a frame; shorter than an Ethernet header; no longer than the inline data that its blocks
+    /// hold.
+    pub huge: Bit,
+    pub big: Bit,
+    pub tiny: Bit,
+    pub fits: Bit,
+}
+
+/// A stretch of memory within one SGE.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Piece {
+    pub key: Bits<32>,
+    pub va: Bits<64>,
+    /// Bytes: as many as are wanted, or up to the end of the SGE; it is all that was wanted.
+    pub len: Bits<14>,
+    pub last: Bit,
+}
+
+/// SGE `entry` of four (`abi::queue::sge`).
+#[hdl_fn]
+fn sge_of(sges: Bits<512>, entry: Bits<2>) -> Bits<128> {
+    match entry {
+        0 => sges.get_bits::<128>(0),
+        1 => sges.get_bits::<128>(128),
+        2 => sges.get_bits::<128>(256),
+        _ => sges.get_bits::<128>(384),
+    }
+}
+
+/// Bytes of SGE `entry`.
+#[hdl_fn]
+pub fn bytes_of_sge(sges: Bits<512>, entry: Bits<2>) -> Bits<32> {
+    sge_of(sges, entry).get_bits::<32>(elab!(sge::LENGTH.lsb))
+}
+
+/// Bytes of all four SGEs.
+#[hdl_fn]
+pub fn total_of(sges: Bits<512>) -> Bits<34> {
+    let low = bytes_of_sge(sges, 0.into()).cast::<34>() + bytes_of_sge(sges, 1.into()).cast::<34>();
+    let high = bytes_of_sge(sges, 2.into()).cast::<34>() + bytes_of_sge(sges, 3.into()).cast::<34>();
+    low + high
+}
+
+/// The first stretch of the `want` bytes at byte `at` of SGE `entry`, which holds that byte.
+#[hdl_fn]
+pub fn piece_of(sges: Bits<512>, entry: Bits<2>, at: Bits<32>, want: Bits<14>) -> Piece {
+    let chosen = sge_of(sges, entry);
+    let room = chosen.get_bits::<32>(elab!(sge::LENGTH.lsb)) - at;
+    let fits = want.cast::<32>() <= room;
+    Piece {
+        key: chosen.get_bits::<32>(elab!(sge::LKEY.lsb)),
+        va: chosen.get_bits::<64>(elab!(sge::VA.lsb)) + at.cast::<64>(),
+        len: if fits { want } else { room.get_bits::<14>(0) },
+        last: fits,
+    }
 }
 
 /// Takes the head out of a WQE's first block.
 #[hdl_fn]
 pub fn wqe_of(block: Bits<512>) -> Wqe {
+    let opcode = block.get_bits::<8>(elab!(send_wqe::OPCODE.lsb));
+    let is_inline = block.get_bit(elab!(send_wqe::INLINE.lsb));
+    let blocks = block.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb));
+    let length = block.get_bits::<32>(elab!(send_wqe::LENGTH.lsb));
+    // Inline data fill the blocks from byte 32 on.
+    let room = cat!(9; blocks, bits::<6>(0)) - 32;
     Wqe {
-        opcode: block.get_bits::<8>(elab!(send_wqe::OPCODE.lsb)),
+        opcode,
         signaled: block.get_bit(elab!(send_wqe::SIGNALED.lsb)),
         solicited: block.get_bit(elab!(send_wqe::SOLICITED.lsb)),
         fence: block.get_bit(elab!(send_wqe::FENCE.lsb)),
-        is_inline: block.get_bit(elab!(send_wqe::INLINE.lsb)),
-        blocks: block.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)),
+        is_inline,
+        blocks,
         sges: block.get_bits::<3>(elab!(send_wqe::SGES.lsb)),
         imm: block.get_bits::<32>(elab!(send_wqe::IMM.lsb)),
         va: block.get_bits::<64>(elab!(send_wqe::REMOTE_VA.lsb)),
         rkey: block.get_bits::<32>(elab!(send_wqe::RKEY.lsb)),
-        length: block.get_bits::<32>(elab!(send_wqe::LENGTH.lsb)),
+        length,
+        gathers: length.any() && !is_inline && opcode != send_op::READ,
+        huge: length > MAX_MESSAGE,
+        big: length > MAX_FRAME as u64,
+        tiny: length < len::ETH as u64,
+        fits: !length.get_bits::<23>(9).any() && length.get_bits::<9>(0) <= room,
     }
 }
 
@@ -68,11 +136,8 @@ pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
     let holds = if wqe.is_inline { !read } else { wqe.sges <= 2 || blocks >= 2 };
-    // Inline data fill the blocks from byte 32 on.
-    let room = cat!(32; bits::<23>(0), blocks, bits::<6>(0)) - 32;
-    let most: Bits<32> = if raw { bits::<32>(MAX_FRAME as u64) } else { bits::<32>(MAX_MESSAGE) };
-    let whole = !raw || wqe.length >= len::ETH as u64;
-    let fits = whole && if wqe.is_inline { wqe.length <= room } else { wqe.length <= most };
+    let whole = !raw || !wqe.tiny;
+    let fits = whole && if wqe.is_inline { wqe.fits } else { !(if raw { wqe.big } else { wqe.huge }) };
     if !known {
         bits::<8>(cause::WQE_OPCODE as u64)
     } else if !counts || !holds {
