@@ -50,6 +50,9 @@ struct Access {
     /// There may be such an object: told in the second cycle. The rows were swept clear by then.
     exists: Bit,
     swept: Bit,
+    /// Then the doorbell of a send queue, or the word that names the QP of a direct WQE.
+    sends: Bit,
+    names: Bit,
     ring: Ring,
     /// A word of a direct WQE, in order.
     is_word: Bit,
@@ -136,10 +139,10 @@ impl Doorbell {
     }
 }
 
-/// The page of the access owns the object, which exists.
+/// The page of the access owns the object.
 #[hdl_fn]
 fn owns(owner: Owner, access: Access) -> Bit {
-    owner.exists && owner.page == access.page && access.exists
+    owner.exists && owner.page == access.page
 }
 
 impl Logic for Doorbell {
@@ -202,6 +205,8 @@ impl Logic for Doorbell {
             number: target,
             exists: false,
             swept: false,
+            sends: false,
+            names: false,
             ring: Ring {
                 number: target.get_bits::<12>(0),
                 index: if kind == Kind::Sq || kind == Kind::Rq { narrow_index } else { wide_index },
@@ -232,16 +237,19 @@ impl Logic for Doorbell {
         };
         self.second.d.next = first;
         self.second.d.next.swept = swept;
-        self.second.d.next.exists = swept && first.number.cast::<25>() < objects;
+        let exists = swept && first.number.cast::<25>() < objects;
+        self.second.d.next.exists = exists;
+        self.second.d.next.sends = first.kind == Kind::Sq && exists;
+        self.second.d.next.names = first.kind == Kind::Direct && exists;
 
         // Cycle 2: does the page own the object?
         let access = self.second.q.val();
-        let sends = access.kind == Kind::Sq || access.kind == Kind::Direct;
-        let is_sq = sends && owns(self.sq_owner.rdata.val(), access);
+        let owns_sq = owns(self.sq_owner.rdata.val(), access);
+        let is_sq = (access.sends || access.names) && owns_sq;
         let is_rq = access.kind == Kind::Rq && owns(self.rq_owner.rdata.val(), access);
         let is_cq = access.kind == Kind::Cq && owns(self.cq_owner.rdata.val(), access);
         let is_eq = access.kind == Kind::Eq && owns(self.eq_owner.rdata.val(), access);
-        let allowed = is_sq || is_rq || is_cq || is_eq;
+        let allowed = is_sq || access.exists && (is_rq || is_cq || is_eq);
         let rings = access.kind != Kind::None && access.kind != Kind::Odd;
         self.third.d.next = access;
         if !allowed {
@@ -272,9 +280,9 @@ impl Logic for Doorbell {
         self.event.data.next = self.event_data.q.val();
 
         self.sq.next = access.ring;
-        self.sq_valid.next = access.kind == Kind::Sq && is_sq;
+        self.sq_valid.next = access.sends && owns_sq;
         self.direct.next = access.word;
-        self.direct.next.owned = access.kind == Kind::Direct && is_sq;
+        self.direct.next.owned = access.names && owns_sq;
         self.direct_valid.next = access.is_word;
 
         // Cycle 3.

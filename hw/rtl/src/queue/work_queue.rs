@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     msg::{DirectWord, DmaData, DmaRead, Qp, QpError, QpView, QueueIndex, QueueView, Ring, Woken},
-    stream::{Fifo, FreshTable, Sink, Source, Table, TablePort},
+    stream::{Fifo, FreshTable, Passage, Sink, Source, Table, TablePort},
 };
 use abi::{
     status::{cause, counter},
@@ -213,6 +213,7 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     /// The last doorbell.
     rang: Reg<Bit>,
     rang_queue: DFF<Qp>,
+    rang_index: DFF<Bits<16>>,
     /// One that became no operation at once; a queue to be looked at again.
     missed: Reg<Bit>,
     redo: Reg<Bit>,
@@ -245,7 +246,7 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     // Data, one cycle later.
     data_beat: DFF<Bits<W>>,
     // Output.
-    reads: Fifo<Read>,
+    reads: Passage<Read>,
     errors: Fifo<Hurt>,
     error_step: Reg<Bits<2>>,
     _table: Hidden<u8>,
@@ -270,7 +271,7 @@ impl<const W: usize, const N: usize> WorkQueue<W, N> {
             store: BlockStore::new(N * blocks, style, halves),
             fetches: Fetches::new(slots, PIPE),
             direct_wqe: DirectWqe::new(),
-            reads: Fifo::new(WAITING),
+            reads: Passage::lasting(WAITING),
             errors: Fifo::new(WAITING),
             _table: Hidden(table),
             _blocks: Hidden(blocks as u64),
@@ -316,7 +317,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         regs!(self, clock, rst, step, fetches_some, skips, more, out_of_range, broken, last, last_producer);
         regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo);
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, works);
-        dff_setup!(self, clock, data_beat, rang_queue, missed_queue, redo_queue);
+        dff_setup!(self, clock, data_beat, rang_queue, rang_index, missed_queue, redo_queue);
         clock!(self, clock, place, state, producer, consumer, seen, store);
         clock_reset!(self, clock, rst, dirty, ready, scan, reads, errors, fetches, direct_wqe);
         let depth: Bits<7> = elab!(bits::<7>(self._blocks.0));
@@ -637,10 +638,12 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let ring = self.ring.val();
         let rung = self.ring_valid.val();
         let consumed = self.consume.valid.val();
-        self.producer.we.next = rung || self.last_producer.q.val();
-        self.producer.waddr.next = if rung { ring.number.cast::<24>() } else { last.queue.cast::<24>() };
-        self.producer.wdata.next = if rung { ring.index.get_bits::<16>(0) } else { 0.into() };
-        if !rung && !restarts {
+        // A doorbell is written in the cycle in which it may become an operation.
+        let rang = self.rang.q.val();
+        self.producer.we.next = rang || self.last_producer.q.val();
+        self.producer.waddr.next = if rang { rang_queue.cast::<24>() } else { last.queue.cast::<24>() };
+        self.producer.wdata.next = if rang { self.rang_index.q.val() } else { 0.into() };
+        if !rang && !restarts {
             self.last_producer.d.next = false;
         }
         let eaten = self.consume.data.val();
@@ -661,7 +664,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         // ---- Dirty queues.
         self.rang.d.next = rung;
         self.rang_queue.d.next = ring.number & numbers;
-        self.missed.d.next = self.rang.q.val() && !take_rung;
+        self.rang_index.d.next = ring.index.get_bits::<16>(0);
+        self.missed.d.next = rang && !take_rung;
         self.missed_queue.d.next = rang_queue;
         self.dirty.set[0].next = self.missed.q.val();
         self.dirty.set_at[0].next = self.missed_queue.q.val();

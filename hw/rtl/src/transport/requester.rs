@@ -391,18 +391,13 @@ impl<const N: usize> Logic for Requester<N> {
         let count = if state == State::Rest { wqe.sges } else { fresh.sges };
         let low = came.get_bits::<256>(0);
         let high = came.get_bits::<256>(256);
-        if fills {
-            self.sges[0].d.next = low;
-            self.sges[1].d.next = high;
+        // Inline data lie as SGEs do: the lower half of a block above the upper one.
+        if decodes || fills {
+            self.sges[0].d.next = if fills || fresh.is_inline { high } else { sges_of(high, 0, count) };
+        }
+        if decodes || fills || state == State::Rest {
+            self.sges[1].d.next = if fills { low } else { sges_of(low, 2, count) };
             self.holds.d.next = false;
-        } else {
-            if decodes {
-                self.sges[0].d.next = if fresh.is_inline { high } else { sges_of(high, 0, count) };
-            }
-            if decodes || state == State::Rest {
-                self.sges[1].d.next = sges_of(low, 2, count);
-                self.holds.d.next = false;
-            }
         }
         let left = self.left.q.val();
         let whole = if decodes { fresh.length } else { left };
@@ -435,7 +430,7 @@ impl<const N: usize> Logic for Requester<N> {
         let want = self.want.q.val();
         let budget = self.budget.q.val();
 
-        // ---- Other work is judged: the row stays until the next is read.
+        // ---- Other work is judged in the one cycle in which its row is there for sure: the front may read the next.
         let view = self.view.val();
         let frame = self.fault.data.val();
         let goer = self.back.data.val();
@@ -530,7 +525,8 @@ impl<const N: usize> Logic for Requester<N> {
                 } else if may_fire {
                     if inlines {
                         self.inline_valid.d.next = true;
-                        self.inline_word.d.next = sges;
+                        let first = if opens_frame { self.sges[0].q.val() } else { self.sges[1].q.val() };
+                        self.inline_word.d.next = cat!(512; self.sges[0].q.val(), first);
                     }
                     self.opens.d.next = false;
                     self.want.d.next = want - stretch.len;
@@ -609,11 +605,11 @@ impl<const N: usize> Logic for Requester<N> {
                 self.state.d.next = State::Judge;
             }
             State::Judge => {
+                self.context.d.next.state = view;
+                self.now.d.next = of_row;
                 self.state.d.next = State::Act;
             }
             State::Act => {
-                self.context.d.next.state = view;
-                self.now.d.next = of_row;
                 self.state.d.next = State::Idle;
                 match work {
                     Work::Row => {
@@ -623,7 +619,7 @@ impl<const N: usize> Logic for Requester<N> {
                         opens = writes;
                         self.table.ready.next = !loads;
                         self.table.rvalid.next = !req.write;
-                        self.table.rdata.next.set_bits::<24>(elab!(qp_send::PSN.lsb), of_row.psn);
+                        self.table.rdata.next.set_bits::<24>(elab!(qp_send::PSN.lsb), now.psn);
                         if loads {
                             self.state.d.next = State::Turn;
                         }
