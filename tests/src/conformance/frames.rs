@@ -1,8 +1,8 @@
 //! What holds for every packet: headers, opcodes, ICRC, whom it is from and for.
 
-use super::talk::{Talk, acked, data};
+use super::talk::{Talk, Terms, acked, data};
 use super::{Row, row};
-use abi::status::counter;
+use abi::status::{counter, wc};
 use driver::Access;
 use driver::qp::QpSizes;
 use fabric::peer::{Aeth, Packet, Request, icrc, op, syndrome};
@@ -46,6 +46,25 @@ pub const ROWS: &[Row] = &[
         "P_Keys match by 15 bits, which are not 0, if one side is a full member"
     ),
     row!("9.6.1", only_ready_queue_pairs_hear, "A QP in RESET or INIT hears nothing"),
+    row!(
+        "10.3.1",
+        a_queue_pair_in_rtr_answers,
+        "A QP in RTR answers requests, and SENDs take receives that were posted in INIT"
+    ),
+    row!(
+        "10.3.1",
+        a_queue_pair_in_error_is_silent,
+        "A QP that its host moves to ERR hears and says nothing more; all that is posted is flushed"
+    ),
+    row!("A17.4.5", fragments_and_options_are_dropped, "Fragments and IP options are not RoCE: dropped"),
+    Row {
+        terms: Terms { traffic_class: 0xb9, source_port: 0xeeee, ..Terms::USUAL },
+        ..row!(
+            "A17.4.5",
+            frames_travel_by_their_path,
+            "Frames carry the path's traffic class, hop limit and UDP source port; packets may come with any of these, a mark of congestion is counted"
+        )
+    },
     row!(
         "A17.9",
         a_congestion_notification_is_not_answered,
@@ -331,4 +350,81 @@ fn frames_are_padded_behind_the_datagram(t: &mut Talk) {
     t.frame(frame);
     t.nic(Packet { aeth: Some(Aeth { syndrome: syndrome::ACK, msn: 1 }), opcode: op::ACK, ..Packet::default() });
     t.receives(0, None);
+}
+
+fn a_queue_pair_in_rtr_answers(t: &mut Talk) {
+    let sizes = QpSizes { send_blocks: 4, receives: 4 };
+    let mut init = t.solo.host.pd.create_qp(&t.cq, &t.cq, sizes).unwrap().init(Access::all()).unwrap();
+    init.post_recv(1, &[t.memory.sge(3000, 50)]).unwrap();
+    let rtr = init.rtr(&t.path()).unwrap();
+    let qpn = rtr.qpn();
+    t.peer(Packet { qpn, ..t.only(0, t.write(30, 40)) });
+    t.nic(acked(0, 1));
+    t.lands(30, 40);
+    t.peer(Packet { qpn, ..t.only(1, Request::send(data(50))) });
+    t.nic(acked(1, 2));
+    t.lands(3000, 50);
+    t.completes(1);
+    t.peer(Packet { qpn, ..t.only(2, t.read(30, 300)) });
+    t.nic_all(t.response(2, 3, 30, 300));
+    // It has sent nothing, and waits for no answer: it does not hear one.
+    t.peer(Packet { qpn, ..acked(0, 1) });
+    t.counts(counter::RX_QP_STATE, 1);
+    t.silence();
+}
+
+fn a_queue_pair_in_error_is_silent(t: &mut Talk) {
+    t.receive(10);
+    t.post(1, &Request::send(data(5)));
+    t.nic(t.only(0, Request::send(data(5))));
+    t.qp.fail().unwrap();
+    let late = [acked(0, 1), t.only(0, t.write(0, 5)), t.only(0, t.read(0, 5)), t.only(0, Request::send(data(5)))];
+    t.counts(counter::RX_QP_STATE, late.len() as u64);
+    t.peer_all(late);
+    t.silence();
+    let mut flushed: Vec<_> = t.cq.poll().map(|c| (c.wr_id, c.status.err().map(|e| e.status))).collect();
+    flushed.sort();
+    assert_eq!(flushed, [(1, Some(wc::WR_FLUSH)), (1000, Some(wc::WR_FLUSH))]);
+    t.has_ended();
+}
+
+fn fragments_and_options_are_dropped(t: &mut Talk) {
+    let sound = t.addressed(t.only(0, t.write(20, 50))).frame(&t.peer.envelope);
+    // More fragments; an offset; both.
+    for flags in [[0x20, 0], [0, 1], [0x3f, 0xff]] {
+        let mut frame = sound.clone();
+        frame[20..22].copy_from_slice(&flags);
+        seal(&mut frame);
+        t.frame(frame);
+        t.counts(counter::RX_IP_UNSUPPORTED, 1);
+    }
+    let mut frame = sound.clone();
+    frame[14] = 0x46;
+    frame[16..18].copy_from_slice(&(sound.len() as u16 - 14 + 4).to_be_bytes());
+    frame.splice(34..34, [1, 1, 1, 0]);
+    t.frame(frame);
+    t.counts(counter::RX_IP_UNSUPPORTED, 1);
+    t.silence();
+    t.frame(sound);
+    t.nic(acked(0, 1));
+    t.lands(20, 50);
+}
+
+fn frames_travel_by_their_path(t: &mut Talk) {
+    let marked = t.solo.host.device.counter(counter::RX_CE);
+    for (psn, class) in [0, 1, 2, 3, 0xff, 0xfc].into_iter().enumerate() {
+        let psn = psn as u32;
+        t.peer.envelope.traffic_class = class;
+        t.peer.envelope.hop_limit = 1 + psn as u8;
+        t.peer.envelope.source_port = 7 * psn as u16;
+        // Every comparison of what the NIC says has those of its path.
+        t.peer(t.only(psn, t.write(20, 50)));
+        t.nic(acked(psn, psn + 1));
+    }
+    t.lands(20, 50);
+    assert_eq!(t.solo.host.device.counter(counter::RX_CE) - marked, 2, "marks of congestion");
+    t.post(1, &Request::send(data(5)));
+    t.nic(t.only(0, Request::send(data(5))));
+    t.peer(acked(0, 1));
+    t.completes(1);
 }

@@ -3,7 +3,8 @@
 use super::talk::{Talk, Terms, acked, data};
 use super::{Row, row};
 use abi::status::counter;
-use fabric::peer::{Packet, Request, Requester, ack, op, syndrome};
+use driver::Completion;
+use fabric::peer::{Operation, Received, Request, Requester, Responder, ack, op, syndrome};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -43,6 +44,14 @@ pub const ROWS: &[Row] = &[
             "As many READs as were offered, 16, outstanding at a time, each answered in its turn, each repeatable"
         )
     },
+    Row {
+        terms: LATE,
+        ..row!(
+            "9.7",
+            both_ask_at_once_over_a_lossy_path,
+            "Messages of all kinds and lengths in both directions at once, over a path that loses packets and answers: all are executed, once, in order"
+        )
+    },
     row!("9.7.2", messages_of_the_largest_mtu, "Path MTUs from 256 to 4096"),
 ];
 
@@ -63,8 +72,7 @@ fn sixty_four_packets_with_losses(t: &mut Talk) {
             }
         }
         t.pass(1500);
-        while let Some((_, answer)) = t.peer.take() {
-            let answer = Packet { psn: answer.psn.wrapping_sub(t.terms.psn) & 0xff_ffff, ..answer };
+        while let Some(answer) = t.take() {
             let more = peer.hear(&answer);
             if !more.is_empty() {
                 packets = more;
@@ -146,4 +154,105 @@ fn messages_of_the_largest_mtu(t: &mut Talk) {
             t.nic_all(t.response(6, 3, 7, len));
         });
     }
+}
+
+/// Where the peer's memory is said to be, and its key.
+const VA: u64 = 0x7000_0000_0000;
+const RKEY: u32 = 0x1234_5678;
+/// Each message has a place of its own, so that a READ that is executed again finds what it found.
+const PLACE: usize = 900;
+
+/// A message of any kind to place `i` of a memory.
+fn any(rng: &mut ChaCha8Rng, va: u64, rkey: u32, i: usize) -> Request {
+    let len = [0, 1, 255, 256, 257, rng.random_range(0..PLACE)][rng.random_range(0..6)];
+    let data: Vec<u8> = (0..len).map(|_| rng.random()).collect();
+    let va = va + (PLACE * i) as u64;
+    match rng.random_range(0..5) {
+        0 => Request::read(va, rkey, len),
+        1 => Request::write(va, rkey, data),
+        2 => Request::write(va, rkey, data).imm([i as u8; 4]),
+        3 => Request::send(data).imm([i as u8; 4]),
+        _ => Request::send(data),
+    }
+}
+
+fn both_ask_at_once_over_a_lossy_path(t: &mut Talk) {
+    const COUNT: usize = 9;
+    let mut rng = verilate::rng(88);
+    let mut asks = Requester::new(0, t.terms.mtu);
+    let mut answers = Responder::new(0, t.terms.mtu, VA, RKEY, PLACE * COUNT);
+    answers.memory.iter_mut().for_each(|b| *b = rng.random());
+    let before = answers.memory.clone();
+    let (va, rkey) = (t.memory.addr(), t.memory.rkey());
+    let theirs: Vec<_> = (0..COUNT).map(|i| any(&mut rng, va, rkey, i)).collect();
+    let ours: Vec<_> = (0..COUNT).map(|i| any(&mut rng, VA, RKEY, i)).collect();
+    let takes = |r: &&Request| r.imm.is_some() || r.operation == Operation::Send;
+    let mut want_reads = Vec::new();
+    let places: Vec<_> = theirs.iter().filter(takes).map(|_| t.receive(PLACE)).collect();
+    answers.receives = ours.iter().filter(takes).count();
+    let at: Vec<_> = ours.iter().enumerate().map(|(i, r)| t.post(i as u64, r)).collect();
+    let mut wire: Vec<_> = Vec::new();
+    let (mut todo, mut quiet) = (theirs.iter(), 0);
+    let mut done: Vec<Completion> = Vec::new();
+    while asks.is_busy() || todo.len() > 0 || done.len() < COUNT + places.len() {
+        if let Some(r) = todo.next() {
+            wire.extend(asks.post(r.clone()));
+        } else if quiet > 300 {
+            wire.extend(asks.timeout());
+            quiet = 0;
+        }
+        for p in wire.drain(..) {
+            if !rng.random_ratio(1, 15) {
+                t.peer(p);
+            }
+        }
+        t.solo.relax();
+        quiet += 1;
+        assert!(t.cycle() < 100_000_000, "it comes to no end: {done:?}");
+        while let Some(p) = t.take() {
+            if rng.random_ratio(1, 15) {
+                continue;
+            }
+            if p.opcode <= op::READ_REQUEST {
+                wire.extend(answers.hear(&p));
+            } else {
+                wire.extend(asks.hear(&p));
+                quiet = 0;
+            }
+        }
+        done.extend(t.cq.poll());
+    }
+    // What the NIC's messages did at the peer, and what its READs brought.
+    let mut memory = before.clone();
+    for (i, (r, at)) in ours.iter().zip(at).enumerate() {
+        let place = PLACE * i;
+        match r.operation {
+            Operation::Write { .. } => memory[place..place + r.data.len()].copy_from_slice(&r.data),
+            Operation::Read { len, .. } => t.lands_data(at, &before[place..place + len]),
+            Operation::Send => {}
+        }
+    }
+    assert!(answers.memory == memory, "what the NIC wrote");
+    let want: Vec<_> = ours.iter().filter(takes).map(Received::of).collect();
+    assert!(answers.received == want, "what the NIC sent");
+    // What the peer's did at the NIC.
+    let mut places = places.into_iter();
+    for (i, r) in theirs.iter().enumerate() {
+        match r.operation {
+            Operation::Write { .. } => t.lands_data(PLACE * i, &r.data),
+            Operation::Read { len, .. } => want_reads.push(t.expected(PLACE * i, len)),
+            Operation::Send => {}
+        }
+        let place = if takes(&r) { places.next() } else { None };
+        if let (Some(place), Operation::Send) = (place, r.operation) {
+            t.lands_data(place, &r.data);
+        }
+    }
+    assert!(asks.reads == want_reads, "what the peer read");
+    let (sends, receives): (Vec<&Completion>, Vec<&Completion>) = done.iter().partition(|c| c.wr_id < COUNT as u64);
+    assert!(done.iter().all(|c| c.status.is_ok()), "{done:?}");
+    assert!(sends.iter().map(|c| c.wr_id).eq(0..COUNT as u64), "{sends:?}");
+    let got = receives.iter().map(|c| (c.len as usize, c.imm));
+    assert!(got.eq(theirs.iter().filter(takes).map(|r| (r.data.len(), r.imm))), "{receives:?}");
+    t.any_sequence();
 }

@@ -69,6 +69,19 @@ pub fn setup() -> Setup {
     Setup::small()
 }
 
+/// Rows that look at payload and its ends, which depend on the width of the datapath: they run at 512 bits as well.
+pub const WIDE: &[&str] = &[
+    "every_request_opcode_is_taken",
+    "payloads_of_odd_lengths",
+    "a_forged_pad_on_a_runt",
+    "a_read_takes_the_psns_of_its_response",
+    "a_send_fills_its_receive",
+    "messages_are_cut_at_the_mtu",
+    "a_read_takes_psns",
+    "responses_of_wrong_length",
+    "both_ask_at_once_over_a_lossy_path",
+];
+
 /// What stands before and behind [`page`] in `docs/conformance.md`.
 pub const MARKS: [&str; 2] = ["<!-- rows -->\n", "<!-- end of rows -->\n"];
 

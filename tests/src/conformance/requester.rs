@@ -59,6 +59,27 @@ pub const ROWS: &[Row] = &[
             "NAKs without progress are counted against retry_cnt; the one too many ends the QP with RETRY_EXC"
         )
     },
+    row!("9.7.6.1", seven_retries_are_seven, "A retry_cnt of 7 is seven retries, not any number"),
+    Row {
+        terms: Terms { send: SendOptions { retry_count: 2, timeout: 4, ..USUAL }, ..Terms::USUAL },
+        ..row!(
+            "9.7.6.1",
+            a_read_that_is_never_answered_ends_the_queue_pair,
+            "A READ that is never answered, while all behind it is acknowledged, is asked for again, and ends the QP with RETRY_EXC"
+        )
+    },
+    Row {
+        terms: Terms { send: SendOptions { timeout: 0, ..USUAL }, ..Terms::USUAL },
+        ..row!("9.7.6.1.3", a_timeout_of_zero_never_comes, "A timeout code of 0: silence never ends the QP")
+    },
+    Row {
+        open: Some("credits are not looked at"),
+        ..row!(
+            "9.7.7.2",
+            credits_limit_sends,
+            "A requester sends no more SENDs than the peer's credits allow (LSN = MSN + credits), but one as a probe"
+        )
+    },
     Row { terms: TWICE, ..row!("9.7.6.1", progress_reloads_the_retries, "Progress reloads the retry counter") },
     Row {
         terms: Terms { send: SendOptions { retry_count: 1, timeout: 4, ..USUAL }, ..Terms::USUAL },
@@ -257,8 +278,7 @@ fn sixty_four_packets_with_losses(t: &mut Talk) {
     let (mut heard, mut answered, mut done) = (0, 0, Vec::new());
     for _ in 0..20_000 {
         t.solo.relax();
-        while let Some((_, p)) = t.peer.take() {
-            let p = Packet { psn: p.psn.wrapping_sub(t.terms.psn) & 0xff_ffff, qpn: 0, ..p };
+        while let Some(p) = t.take() {
             heard += 1;
             let answers = if rng.random_ratio(1, 12) { Vec::new() } else { peer.hear(&p) };
             for answer in answers {
@@ -289,6 +309,65 @@ fn retries_are_counted(t: &mut Talk) {
     t.fails(1, wc::RETRY_EXC);
 }
 
+fn seven_retries_are_seven(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    for _ in 0..7 {
+        t.peer(ack(0, syndrome::SEQUENCE, 0));
+        t.nic(t.only(0, to(10)));
+    }
+    t.peer(ack(0, syndrome::SEQUENCE, 0));
+    t.fails(1, wc::RETRY_EXC);
+}
+
+fn a_read_that_is_never_answered_ends_the_queue_pair(t: &mut Talk) {
+    sends(t, 1, 0, &Request::read(VA, RKEY, 20));
+    sends(t, 2, 1, &to(30));
+    t.peer(acked(1, 2));
+    let (from, mut asked) = (t.cycle(), 0);
+    let first = loop {
+        while let Some(p) = t.take() {
+            asked += u32::from(p.opcode == op::READ_REQUEST);
+            if p.psn == 1 {
+                t.peer(acked(1, 2));
+            }
+        }
+        if let Some(c) = t.cq.poll().next() {
+            break c;
+        }
+        assert!(t.cycle() < from + 5000 * US, "it comes to no end");
+        t.solo.relax();
+    };
+    assert_eq!((first.wr_id, first.status.err().map(|e| e.status)), (1, Some(wc::RETRY_EXC)));
+    assert!(asked > 1, "asked again {asked} times");
+    t.has_ended();
+    t.any_sequence();
+}
+
+fn a_timeout_of_zero_never_comes(t: &mut Talk) {
+    sends(t, 1, 0, &to(10));
+    t.pass(2000 * US);
+    assert_eq!(t.cq.poll().next(), None);
+    while let Some(p) = t.take() {
+        assert_eq!(p, t.only(0, to(10)), "only the same again");
+    }
+    t.peer(acked(0, 1));
+    t.completes(1);
+}
+
+fn credits_limit_sends(t: &mut Talk) {
+    sends(t, 1, 0, &Request::send(data(4)));
+    t.peer(ack(0, 0, 1));
+    t.completes(1);
+    (2..5).for_each(|id| _ = t.post(id, &Request::send(data(4))));
+    t.nic(t.only(1, Request::send(data(4))));
+    t.silence_for(4 * US);
+    t.peer(ack(1, 2, 2));
+    t.nic(t.only(2, Request::send(data(4))));
+    t.nic(t.only(3, Request::send(data(4))));
+    t.peer(ack(3, syndrome::ACK, 4));
+    (2..5).for_each(|id| t.completes(id));
+}
+
 fn progress_reloads_the_retries(t: &mut Talk) {
     for id in 0..3 {
         sends(t, id, id as u32, &to(10));
@@ -309,8 +388,8 @@ fn silence_ends_the_queue_pair(t: &mut Talk) {
     // Two timeouts of 4.096 us x 2^4, each of which may take four times as long (C9-142).
     let timeout = 66 * US;
     assert!(took >= 2 * timeout && took <= 2 * 4 * timeout + 100 * US, "{took} cycles");
-    while let Some((_, p)) = t.peer.take() {
-        assert_eq!(Packet { psn: 0, qpn: 0, ..p }, t.only(0, to(10)), "only the same again");
+    while let Some(p) = t.take() {
+        assert_eq!(p, t.only(0, to(10)), "only the same again");
     }
 }
 

@@ -3,8 +3,9 @@
 use super::talk::{Talk, Terms, acked, data};
 use super::{Row, row};
 use abi::status::counter;
-use fabric::peer::{Packet, Request, Reth, ack, op, syndrome};
-use syndrome::SEQUENCE;
+use driver::Access;
+use fabric::peer::{Packet, Request, Reth, ack, op, respond, syndrome};
+use syndrome::{REMOTE_ACCESS, SEQUENCE};
 
 pub const ROWS: &[Row] = &[
     row!(
@@ -32,6 +33,11 @@ pub const ROWS: &[Row] = &[
         "9.7.5.1.5",
         a_duplicate_read_that_is_no_part_of_one_is_dropped,
         "A duplicate READ that is no part of a saved one is dropped"
+    ),
+    row!(
+        "9.7.5.1.5",
+        a_duplicate_read_of_a_region_that_is_gone,
+        "The key of a duplicate READ is looked at again: of a region that is gone nothing is read"
     ),
     row!(
         "9.7.7.1, C9-148",
@@ -74,7 +80,12 @@ pub const ROWS: &[Row] = &[
     row!(
         "11.4.2.2, C9-167",
         a_solicited_event_wakes,
-        "A completion queue that is armed for solicited events is woken by the SE bit, and not without it"
+        "A completion queue that is armed for solicited events is woken once by the SE bit, and not without it"
+    ),
+    row!(
+        "11.4.2.2, C9-167",
+        an_error_wakes,
+        "A completion queue that is armed for solicited events is woken by an error as well"
     ),
 ];
 
@@ -184,6 +195,18 @@ fn a_duplicate_read_that_is_no_part_of_one_is_dropped(t: &mut Talk) {
     t.counts(counter::RX_DUPLICATE, wrong.len() as u64);
     t.peer_all(wrong);
     t.silence();
+}
+
+fn a_duplicate_read_of_a_region_that_is_gone(t: &mut Talk) {
+    let gone = t.solo.host.pd.alloc(1000, Access::all()).unwrap();
+    let read = t.only(0, Request::read(gone.addr(), gone.rkey(), 1000));
+    t.peer(read.clone());
+    t.nic_all(respond(0, 1, &[0; 1000], t.terms.mtu));
+    drop(gone);
+    t.peer(read);
+    t.refuses_read(0, REMOTE_ACCESS);
+    t.counts(counter::RX_DUPLICATE, 1);
+    t.ends();
 }
 
 fn the_msn_counts_messages(t: &mut Talk) {
@@ -361,8 +384,28 @@ fn a_solicited_event_wakes(t: &mut Talk) {
     t.nic(acked(1, 2));
     t.receives(4, None);
     t.pass(400);
-    let told = t.solo.host.eq.poll().map(|e| (e.kind, e.number));
-    assert_eq!(told, Some((abi::queue::event::COMPLETION, cq)), "it was");
+    let completion = (abi::queue::event::COMPLETION, cq);
+    assert_eq!(t.solo.host.eq.poll().map(|e| (e.kind, e.number)), Some(completion), "it was");
+    // Once: until it is armed anew.
+    t.receive(10);
+    t.peer(t.only(2, Request::send(data(0)).solicited()));
+    t.nic(acked(2, 3));
+    t.receives(0, None);
+    t.pass(400);
+    assert_eq!(t.solo.host.eq.poll(), None, "it was not armed again");
     t.lands(at[0], 3);
     t.lands(at[1], 4);
+}
+
+fn an_error_wakes(t: &mut Talk) {
+    t.receive(1);
+    t.cq.arm(true);
+    let cq = t.cq.number();
+    t.pass(400);
+    t.peer(t.only(0, Request::send(data(3))));
+    t.refuses(0, syndrome::INVALID_REQUEST);
+    t.pass(400);
+    let events: Vec<_> = std::iter::from_fn(|| t.solo.host.eq.poll()).map(|e| (e.kind, e.number)).collect();
+    assert!(events.contains(&(abi::queue::event::COMPLETION, cq)), "{events:?}");
+    t.receive_fails(abi::status::wc::LOC_LEN);
 }

@@ -56,7 +56,7 @@ const RECEIVE: u64 = 1000;
 const SILENCE: u64 = 800;
 const PATIENCE: u64 = 400_000;
 /// A doorbell takes no longer.
-const DOORBELL: u64 = 120;
+const DOORBELL: u64 = 250;
 
 /// A conversation on a connection of its own.
 pub struct Talk<'a> {
@@ -104,26 +104,36 @@ pub fn acked(psn: u32, msn: u32) -> Packet {
     ack(psn, syndrome::ACK, msn)
 }
 
+/// From the host to the peer.
+fn path(solo: &Solo, terms: &Terms) -> Path {
+    Path {
+        qpn: PEER_QPN,
+        psn: terms.psn,
+        ip: solo.peer.ip,
+        mac: solo.peer.mac,
+        mtu: terms.mtu as u32,
+        gid: 0,
+        traffic_class: terms.traffic_class,
+        priority: 0,
+        source_port: terms.source_port,
+        max_dest_reads: terms.max_dest_reads,
+        min_rnr_timer: terms.rnr_timer,
+    }
+}
+
 impl<'a> Talk<'a> {
+    /// The path of its QP.
+    pub fn path(&self) -> Path {
+        path(self.solo, &self.terms)
+    }
+
     /// Connects.
     pub fn new(solo: &'a mut Solo, terms: Terms) -> Self {
         while solo.host.eq.poll().is_some() {}
         let h = &solo.host;
         let cq = h.device.create_cq(64, &h.eq).unwrap();
         let sizes = QpSizes { send_blocks: 64, receives: 16 };
-        let path = Path {
-            qpn: PEER_QPN,
-            psn: terms.psn,
-            ip: solo.peer.ip,
-            mac: solo.peer.mac,
-            mtu: terms.mtu as u32,
-            gid: 0,
-            traffic_class: terms.traffic_class,
-            priority: 0,
-            source_port: terms.source_port,
-            max_dest_reads: terms.max_dest_reads,
-            min_rnr_timer: terms.rnr_timer,
-        };
+        let path = path(solo, &terms);
         let qp = h.pd.create_qp(&cq, &cq, sizes).unwrap().init(terms.access).unwrap().rtr(&path).unwrap();
         let qp = qp.rts(&SendOptions { psn: terms.psn, ..terms.send }).unwrap();
         let image: Vec<u8> = (0..LEN).map(noise(11)).collect();
@@ -293,6 +303,11 @@ impl<'a> Talk<'a> {
         peer::respond(psn, msn, &self.image[at..at + len], self.terms.mtu)
     }
 
+    /// What must be in the memory by now.
+    pub fn expected(&self, at: usize, len: usize) -> Vec<u8> {
+        self.image[at..at + len].to_vec()
+    }
+
     /// From now on [`data`] is expected at place `at`.
     pub fn lands(&mut self, at: usize, len: usize) {
         self.lands_data(at, &data(len));
@@ -414,6 +429,11 @@ impl<'a> Talk<'a> {
         self.ended = true;
     }
 
+    /// The QP is in ERR from now on.
+    pub fn has_ended(&mut self) {
+        self.ended = true;
+    }
+
     /// So many of the frames that the peer sent are counted here, in place of RX_ACCEPTED.
     pub fn counts(&mut self, counter: usize, frames: u64) {
         *self.counts.entry(counter).or_default() += frames;
@@ -422,6 +442,12 @@ impl<'a> Talk<'a> {
     /// Frames were lost by chance: what is left of them may be ahead, or behind, or stale. Each has a verdict all the same.
     pub fn any_sequence(&mut self) {
         self.any_verdict = true;
+    }
+
+    /// The next packet of the NIC, if one has come, its PSN counted from the first.
+    pub fn take(&mut self) -> Option<Packet> {
+        let (_, p) = self.peer.take()?;
+        Some(Packet { psn: behind(p.psn, self.terms.psn.wrapping_neg()), qpn: 0, ..p })
     }
 
     /// What must hold at the end of every script: silence, memory as it must be, each frame counted where it belongs, nothing
