@@ -7,7 +7,7 @@
 //! ```
 //! So a packet takes 5 cycles, and a further SGE stretch 2 more. A WRITE or READ that is announced (`soon`)
 //! in the cycle before it comes, while the engine is idle, has its rows read then, and leaves out `Fetch`. If another one
-//! comes, its rows are read when that is seen. Nothing of the QP is in flight when
+//! comes, its rows are read when that is seen. Where WQEs come a cycle late, a packet that reads one takes a cycle more. Nothing of the QP is in flight when
 //! the next packet begins: rows need no forwarding.
 //!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
@@ -141,6 +141,7 @@ pub struct Responder {
     rdata: DFF<Bits<512>>,
     count_q: Reg<Bits<64>>,
     _qps: Hidden<usize>,
+    _late: Hidden<bool>,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
@@ -148,6 +149,8 @@ enum State {
     Idle,
     Fetch,
     Row,
+    /// The WQE comes a cycle later than the rows.
+    Late,
     Judge,
     Act,
     Search,
@@ -159,8 +162,8 @@ enum State {
 }
 
 impl Responder {
-    /// A responder of `qps` QPs, at most 4,096.
-    pub fn new(qps: usize) -> Self {
+    /// A responder of `qps` QPs, at most 4,096. `late`: receive WQEs come three cycles after they are asked for, not two.
+    pub fn new(qps: usize, late: bool) -> Self {
         Responder {
             clock: Default::default(),
             rst: Default::default(),
@@ -239,6 +242,7 @@ impl Responder {
             rdata: Default::default(),
             count_q: Default::default(),
             _qps: Hidden(qps),
+            _late: Hidden(late),
         }
     }
 }
@@ -637,7 +641,11 @@ impl Logic for Responder {
                 self.unsought.d.next = kind.read && progress.saved.any();
                 // A WQE that is read in this cycle comes a cycle after the rows.
                 self.straight.d.next = false;
-                next = if needs_wqe && self.straight.q.val() { State::Row } else { State::Judge };
+                let judged = if self._late.0 && needs_wqe { State::Late } else { State::Judge };
+                next = if needs_wqe && self.straight.q.val() { State::Row } else { judged };
+            }
+            State::Late => {
+                next = State::Judge;
             }
             State::Judge => {
                 self.guessed.d.next = false;

@@ -567,7 +567,7 @@ fn check(
 }
 
 fn model() -> Model {
-    Model::of(|| Responder::new(QPS), options()).unwrap()
+    Model::of(|| Responder::new(QPS, false), options()).unwrap()
 }
 
 fn qp(qpn: u64) -> Reference {
