@@ -85,12 +85,16 @@ pub struct Builder<const W: usize> {
     rest_slice: DFF<Bits<4>>,
     // Word by word.
     now: DFF<Parts>,
+    /// The first word behind the BTH.
+    ext: DFF<Bits<5>>,
     has: DFF<Exts>,
     whole_sum: DFF<Bits<20>>,
     checksum: DFF<Bits<16>>,
     word: Reg<Bits<5>>,
     left: Reg<Bits<5>>,
     half: DFF<Bits<5>>,
+    half_way: Reg<Bit>,
+    half_row: DFF<Bits<4>>,
     going: Reg<Bit>,
     unit: DFF<Bits<32>>,
     ends: DFF<Bit>,
@@ -126,12 +130,15 @@ impl<const W: usize> Default for Builder<W> {
             rest_row: Default::default(),
             rest_slice: Default::default(),
             now: Default::default(),
+            ext: Default::default(),
             has: Default::default(),
             whole_sum: Default::default(),
             checksum: Default::default(),
             word: Default::default(),
             left: Default::default(),
             half: Default::default(),
+            half_way: Default::default(),
+            half_row: Default::default(),
             going: Default::default(),
             unit: Default::default(),
             ends: Default::default(),
@@ -146,11 +153,26 @@ impl<const W: usize> Default for Builder<W> {
     }
 }
 
-/// The word behind `at`.
+/// The first word behind the BTH.
 #[hdl_fn]
-fn behind(at: Bits<5>, ip6: Bit, tagged: Bit, has: Exts) -> Bits<5> {
+fn first_ext(has: Exts) -> Bits<5> {
+    if has.reth {
+        bits::<5>(word::RETH)
+    } else if has.deth {
+        bits::<5>(word::KEY)
+    } else if has.aeth {
+        bits::<5>(word::AETH)
+    } else if has.imm {
+        bits::<5>(word::IMM)
+    } else {
+        bits::<5>(word::NONE)
+    }
+}
+
+/// The word behind `at`, in a frame with that word behind the BTH.
+#[hdl_fn]
+fn behind(at: Bits<5>, ip6: Bit, tagged: Bit, has: Exts, ext: Bits<5>) -> Bits<5> {
     let ip: Bits<5> = if ip6 { bits::<5>(word::IPV6) } else { bits::<5>(word::IPV4) };
-    let imm: Bits<5> = if has.imm { bits::<5>(word::IMM) } else { bits::<5>(word::NONE) };
     if at == word::TYPE {
         if tagged { bits::<5>(word::TAG) } else { ip }
     } else if at == word::TAG {
@@ -158,19 +180,11 @@ fn behind(at: Bits<5>, ip6: Bit, tagged: Bit, has: Exts) -> Bits<5> {
     } else if at == word::IPV6 - 1 {
         bits::<5>(word::UDP)
     } else if at == word::LAST_BTH {
-        if has.reth {
-            bits::<5>(word::RETH)
-        } else if has.deth {
-            bits::<5>(word::KEY)
-        } else if has.aeth {
-            bits::<5>(word::AETH)
-        } else {
-            imm
-        }
+        ext
     } else if at == word::KEY && has.deth {
         bits::<5>(word::SOURCE)
     } else if at == word::DMA_LEN || at == word::SOURCE || at == word::AETH {
-        imm
+        if has.imm { bits::<5>(word::IMM) } else { bits::<5>(word::NONE) }
     } else if at == word::IMM || at == word::NONE {
         bits::<5>(word::NONE)
     } else {
@@ -242,8 +256,8 @@ fn word_of(at: Bits<5>, p: Parts, checksum: Bits<16>) -> Bits<32> {
 impl<const W: usize> Logic for Builder<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, rest_left, word, left, going, odd);
-        dff_setup!(self, clock, rest, rest_row, rest_slice, now, has, whole_sum, checksum, half);
+        regs!(self, clock, rst, rest_left, word, left, half_way, going, odd);
+        dff_setup!(self, clock, rest, rest_row, rest_slice, now, ext, has, whole_sum, checksum, half, half_row);
         dff_setup!(self, clock, unit, ends, opens, first_bytes, unit_row, carry, low, slice);
         let start = self.start.val();
         let parts = self.parts.val();
@@ -287,15 +301,18 @@ impl<const W: usize> Logic for Builder<W> {
                 self.whole_sum.d.next = headers::checksum_add(self.sum.val(), parts.gid);
                 self.word.d.next = bits::<5>(word::MACS);
                 self.left.d.next = if parts.length.any() { words } else { 1.into() };
-                self.half.d.next = if parts.length.any() { words >> 1 } else { 1.into() };
+                self.half.d.next = if parts.length.any() { (words >> 1) + 1 } else { 1.into() };
             } else if left.any() {
-                self.word.d.next = behind(self.word.q.val(), now.ip6, now.tagged, has);
+                self.word.d.next = behind(self.word.q.val(), now.ip6, now.tagged, has, self.ext.q.val());
                 self.left.d.next = left - 1;
             }
+            self.ext.d.next = first_ext(has);
             self.checksum.d.next = headers::checksum_end(self.whole_sum.q.val());
             self.may.next = left <= LEAD + 1;
-            self.built.next = left.any() && left == self.half.q.val();
-            self.built_row.next = now.row;
+            self.half_way.d.next = left.any() && left == self.half.q.val();
+            self.half_row.d.next = now.row;
+            self.built.next = self.half_way.q.val();
+            self.built_row.next = self.half_row.q.val();
 
             // The word itself.
             self.going.d.next = left.any() && now.length.any();

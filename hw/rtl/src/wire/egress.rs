@@ -163,6 +163,8 @@ pub struct Egress<const W: usize> {
     split: DFF<Bit>,
     in_flight: Reg<Bits<6>>,
     full: Reg<Bit>,
+    /// It is full, and waited for.
+    halted: Reg<Bit>,
     /// A part of the frame went into the FIFO; the rest of it is void.
     entered: Reg<Bit>,
     voided: Reg<Bit>,
@@ -250,6 +252,7 @@ impl<const W: usize> Default for Egress<W> {
             split: Default::default(),
             in_flight: Default::default(),
             full: Default::default(),
+            halted: Default::default(),
             entered: Default::default(),
             voided: Default::default(),
             took: Default::default(),
@@ -307,7 +310,10 @@ impl<const W: usize> Egress<W> {
 impl<const W: usize> Logic for Egress<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, waiting, ahead, shown, shown_row, active, dropped, in_flight, full, entered, voided);
+        regs!(
+            self, clock, rst, waiting, ahead, shown, shown_row, active, dropped, in_flight, full, halted, entered,
+            voided
+        );
         regs!(
             self, clock, rst, took, stood, still, impatient, reporting, leaving, freed, counts, bytes, reading, delayed
         );
@@ -324,7 +330,7 @@ impl<const W: usize> Logic for Egress<W> {
         let voided = self.voided.q.val();
         let void = voided || full && self.impatient.q.val();
         let cut = void && !voided && self.entered.q.val();
-        let issue = active && !dropped && (void || !full);
+        let issue = active && !dropped && (voided || !self.halted.q.val());
         let enters = issue && (!void || cut);
         let finish = active && (dropped || issue && ends);
 
@@ -556,13 +562,15 @@ impl<const W: usize> Logic for Egress<W> {
         self.stood.d.next = offer && !self.mac.ready.val();
         let took = self.took.q.val();
         let in_flight = self.in_flight.q.val();
+        let mut full_then = full;
         if enters && !took {
             self.in_flight.d.next = in_flight + 1;
-            self.full.d.next = in_flight >= BEATS as u64 - 2;
+            full_then = in_flight >= BEATS as u64 - 2;
         } else if took && !enters {
             self.in_flight.d.next = in_flight - 1;
-            self.full.d.next = in_flight == BEATS as u64;
+            full_then = in_flight == BEATS as u64;
         }
+        self.full.d.next = full_then;
         let still = self.still.q.val();
         let stood = self.stood.q.val();
         if !stood {
@@ -570,6 +578,8 @@ impl<const W: usize> Logic for Egress<W> {
         } else if !still.get_bit(PATIENCE) {
             self.still.d.next = still + 1;
         }
-        self.impatient.d.next = still.get_bit(PATIENCE) && stood && self.hurry.val();
+        let impatient_then = still.get_bit(PATIENCE) && stood && self.hurry.val();
+        self.impatient.d.next = impatient_then;
+        self.halted.d.next = full_then && !impatient_then;
     }
 }

@@ -151,9 +151,11 @@ pub struct Frames<const W: usize> {
     // Issue: where the rest of a stretch goes of which a chunk was read.
     moved: Reg<Bit>,
     dest: DFF<BufAddr>,
-    /// The last inline bytes are taken; the present piece of them, and of narrow datapaths its bytes, if they are there.
+    /// The last inline bytes are taken; the present piece of them, and of narrow datapaths its bytes, if they are there, and the
+    /// number of the piece behind it.
     took: Reg<Bit>,
     piece: Reg<Bits<3>>,
+    next_piece: Reg<Bits<3>>,
     piece_there: Reg<Bit>,
     piece_bytes: DFF<Bits<W>>,
     issued: Reg<Bits<14>>,
@@ -225,6 +227,7 @@ impl<const W: usize> Frames<W> {
             dest: Default::default(),
             took: Default::default(),
             piece: Default::default(),
+            next_piece: Default::default(),
             piece_there: Default::default(),
             piece_bytes: Default::default(),
             issued: Default::default(),
@@ -271,7 +274,7 @@ impl<const W: usize> Logic for Frames<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, tail, room);
-        regs!(self, clock, rst, moved, took, piece, piece_there, issued, fault, closing, closed, tallying);
+        regs!(self, clock, rst, moved, took, piece, next_piece, piece_there, issued, fault, closing, closed, tallying);
         regs!(self, clock, rst, oldest, known, is_closed, complete);
         dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
         clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
@@ -401,20 +404,23 @@ impl<const W: usize> Logic for Frames<W> {
         let inline_there = if elab!(W < 512) { self.piece_there.q.val() } else { inline_valid };
         let write = there && stretch.is_inline && inline_there && !comes;
         let take_inline = write && end_piece;
-        let mut next_piece = piece;
-        if write {
-            next_piece = if end_piece { 0.into() } else { piece + 1 };
-        }
         let mut bytes: Bits<W> = inline_data.get_bits::<W>(0);
-        for i in 1..512 / W {
-            if next_piece == i as u64 {
-                bytes = inline_data.get_bits::<W>(i * W);
-            }
-        }
         if elab!(W < 512) {
-            self.piece.d.next = next_piece;
-            self.piece_there.d.next = inline_valid && !take_inline;
-            self.piece_bytes.d.next = bytes;
+            let next_piece = self.next_piece.q.val();
+            for i in 1..512 / W {
+                if next_piece == i as u64 {
+                    bytes = inline_data.get_bits::<W>(i * W);
+                }
+            }
+            if take_inline {
+                self.next_piece.d.next = 0.into();
+                self.piece_there.d.next = false;
+            } else if write || !self.piece_there.q.val() && inline_valid {
+                self.next_piece.d.next = next_piece + 1;
+                self.piece_there.d.next = true;
+                self.piece.d.next = next_piece;
+                self.piece_bytes.d.next = bytes;
+            }
             bytes = self.piece_bytes.q.val();
         }
         self.took.d.next = take_inline;

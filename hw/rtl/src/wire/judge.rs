@@ -194,13 +194,15 @@ impl<const N: usize> Logic for Judge<N> {
         let wants = self.first.val() && (self.waits.val() || !self.certain.q.val());
         let reread = wants && !under_way && !ask;
         let claim = if ask { self.claim.val() } else { self.first_claim.val() };
-        self.view_re.next = ask || reread;
+        // Read whenever there is a first one: only what was asked for is looked at.
+        let reads = ask || self.first.val();
+        self.view_re.next = reads;
         self.view_addr.next = claim.qpn;
-        self.epochs.re.next = ask || reread;
+        self.epochs.re.next = reads;
         self.epochs.raddr.next = claim.qpn.cast::<24>();
-        self.responses.re.next = ask || reread;
+        self.responses.re.next = reads;
         self.responses.raddr.next = claim.qpn.cast::<24>();
-        self.halts.re.next = ask || reread;
+        self.halts.re.next = reads;
         self.halts.raddr.next = claim.qpn.cast::<24>();
         self.asked[0].d.next = ask;
         self.asked[1].d.next = self.asked[0].q.val();

@@ -134,6 +134,10 @@ pub struct Prepare<const W: usize> {
     // Row writes.
     access: Reg<Bit>,
     word: Reg<Bits<4>>,
+    /// What the row that is offered is of.
+    writes_gid: DFF<Bit>,
+    writes_address: DFF<Bit>,
+    loads: DFF<Bit>,
     _gid_base: Hidden<usize>,
 }
 
@@ -257,6 +261,9 @@ impl<const W: usize> Prepare<W> {
             builder: Default::default(),
             access: Default::default(),
             word: Default::default(),
+            writes_gid: Default::default(),
+            writes_address: Default::default(),
+            loads: Default::default(),
             _gid_base: Hidden(gid_base),
         }
     }
@@ -267,7 +274,20 @@ impl<const W: usize> Logic for Prepare<W> {
     fn update(&mut self) {
         regs!(self, clock, rst, may_pick, gap, steps, tail, ahead, used, room, access, word);
         dff_setup!(self, clock, picked, picked_row, picked_buf, ext, address, gid, tagged, sized, sized_row);
-        dff_setup!(self, clock, sized_header, sized_end, sized_total, sized_start, udp_len, sum, length);
+        dff_setup!(
+            self,
+            clock,
+            writes_gid,
+            writes_address,
+            loads,
+            sized_header,
+            sized_end,
+            sized_total,
+            sized_start,
+            udp_len,
+            sum,
+            length
+        );
         clock!(self, clock, addresses, gids, tags, store, slices);
         clock_reset!(self, clock, rst, builder);
 
@@ -355,8 +375,6 @@ impl<const W: usize> Logic for Prepare<W> {
         // Its address and the GID's row, or those of a row access, word by word.
         let req = self.table.req.val();
         let access = self.access.q.val();
-        let of_gid = req.table == id::GID;
-        let of_address = req.table == id::QP_ADDRESS;
         let word = self.word.q.val();
         let mut address_word: Bits<4> = word;
         let mut gid_word: Bits<4> = word;
@@ -482,7 +500,10 @@ impl<const W: usize> Logic for Prepare<W> {
         self.slice_data.next = self.slices.rdata.val();
 
         // A row write, when nothing is under way: a word a cycle.
-        let loads = req.write && req.table == id::QP_SEND && req.row.get_bit(elab!(qp_send::LOAD.lsb));
+        self.writes_gid.d.next = req.write && req.table == id::GID;
+        self.writes_address.d.next = req.write && req.table == id::QP_ADDRESS;
+        self.loads.d.next = req.write && req.table == id::QP_SEND && req.row.get_bit(elab!(qp_send::LOAD.lsb));
+        let (of_gid, of_address, loads) = (self.writes_gid.q.val(), self.writes_address.q.val(), self.loads.q.val());
         let last_word: Bits<4> = if of_gid { elab!(last_of(W, GID_BITS)) } else { elab!(last_of(W, ADDRESS_BITS)) };
         let done = access && (if loads { self.loaded.val() } else { word == last_word });
         if access {
@@ -502,13 +523,13 @@ impl<const W: usize> Logic for Prepare<W> {
         }
         let address_at = (req.index << elab!(word_bits(W, ADDRESS_BITS))) | word.cast::<24>();
         let gid_at = gid_base + ((req.index & (GIDS as u64 - 1)) << elab!(word_bits(W, GID_BITS))) + word.cast::<24>();
-        self.addresses.we.next = access && req.write && (of_address || both && of_gid);
+        self.addresses.we.next = access && (of_address || both && of_gid);
         self.addresses.waddr.next = if both && of_gid { gid_at } else { address_at };
         self.addresses.wdata.next = piece;
-        self.gids.we.next = !both && access && req.write && of_gid;
+        self.gids.we.next = !both && access && of_gid;
         self.gids.waddr.next = gid_at;
         self.gids.wdata.next = piece;
-        self.tags.we.next = access && req.write && of_gid;
+        self.tags.we.next = access && of_gid;
         self.tags.waddr.next = req.index.get_bits::<4>(0);
         self.tags.wdata.next = req.row.get_bit(elab!(gid::TAGGED.lsb));
         self.table.rvalid.next = false;
