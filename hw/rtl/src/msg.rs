@@ -325,7 +325,7 @@ pub struct Chunk {
     pub len: Bits<14>,
     /// Bytes of the request before this chunk.
     pub offset: Bits<14>,
-    /// Last chunk of its request.
+    /// Last chunk of its request, as one with a cause is.
     pub last: Bit,
     /// The request was refused, and why (`abi::status::cause`), else 0.
     pub refused: Bit,

@@ -389,7 +389,7 @@ impl<const W: usize> Logic for Frames<W> {
         self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused;
         self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag: stretch.slot, dest };
         if take_chunk {
-            self.moved.d.next = !chunk.last && !refused;
+            self.moved.d.next = !chunk.last;
             self.dest.d.next = dest + chunk.len.cast::<20>();
         }
 
@@ -437,9 +437,10 @@ impl<const W: usize> Logic for Frames<W> {
         };
 
         let nothing = there && !stretch.memory && !stretch.is_inline;
-        let finish = nothing || take_inline || take_chunk && (chunk.last || refused);
+        let finish = nothing || take_inline || take_chunk && chunk.last;
         self.pending.m.ready.next = finish;
-        let issued = self.issued.q.val() + (if take_chunk && !refused { chunk.len } else { 0.into() });
+        let more = self.issued.q.val() + chunk.len;
+        let issued = if take_chunk && !refused { more } else { self.issued.q.val() };
         let found: Bits<8> = if take_chunk { chunk.cause } else { 0.into() };
         let fault = if self.fault.q.val().any() { self.fault.q.val() } else { found };
         let close = finish && stretch.last;

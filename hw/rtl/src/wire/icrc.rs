@@ -148,16 +148,19 @@ impl<const W: usize> Logic for Crc<W> {
         self.sum_last.d.next = self.fold_valid.q.val() && self.fold_last.q.val();
         if self.fold_valid.q.val() {
             let mut sum: Bits<32> = 0.into();
-            let before: Bits<32> = if self.fold_first.q.val() { 0.into() } else { self.sum.q.val() };
+            let first = self.fold_first.q.val();
             if elab!(W == PART) {
                 // The state acts as the first bits of data do.
+                let before: Bits<32> = if first { 0.into() } else { self.sum.q.val() };
                 let both = self.beat.q.val() ^ before.cast::<W>();
                 for k in 0..32 {
                     sum = sum.replace_bit(k, (both & elab!(self._beat.0[k])).xor());
                 }
             } else {
-                for k in 0..32 {
-                    sum = sum.replace_bit(k, (before & elab!(self._advance.0[k])).xor());
+                if !first {
+                    for k in 0..32 {
+                        sum = sum.replace_bit(k, (self.sum.q.val() & elab!(self._advance.0[k])).xor());
+                    }
                 }
                 for i in 0..W / PART {
                     sum ^= self.fold[i].q.val();
