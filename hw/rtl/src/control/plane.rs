@@ -111,7 +111,7 @@ impl<const W: usize> ControlPlane<W> {
         Self {
             registers: Registers::new(identity),
             mmio: Mmio::new(identity),
-            core: SoftCore::new(identity.ram as usize),
+            core: SoftCore::new(identity.ram as usize, W >= 256),
             reset: Reset::new(identity.mhz),
             ..Self::default()
         }
@@ -450,7 +450,7 @@ mod tests {
     fn the_firmware_serves_the_host() {
         let file = std::fs::read(firmware_image().unwrap()).unwrap();
         let (_, image) = abi::image::open(&file).unwrap();
-        // The soft core does not divide.
+        // The small soft core does not divide.
         let word = |w: &[u8]| w.iter().rev().fold(0, |n, b| n << 8 | u32::from(*b));
         assert!(!image.chunks_exact(4).map(word).any(|w| w & 0xfe00_407f == 0x0200_4033), "the firmware divides");
         let mut w = World::new();

@@ -19,9 +19,9 @@ use hdl::prelude::*;
 const WORDS: usize = 14;
 const _: () = assert!(mmio::RAM_BYTES == 4 << WORDS);
 
-/// Makes `picorv32` (a third-party source, given to synthesis and simulation beside ours) a module of the signals used. It has
-/// what the firmware needs: multiplication (by which the compiler divides by constants) in DSPs, but no divider, and shifts by 4 and
-/// 1 bits in place of a barrel shifter.
+/// Makes `picorv32` (a third-party source, given to synthesis and simulation beside ours) a module of the signals used. Its firmware
+/// multiplies (the compiler divides by constants so) and never divides. Where LUTs are dear (`LARGE` is 0) it has no divider, and shifts
+/// by 4 bits and by 1 in place of a barrel shifter. A fast core has both: the ways into its registers get no deeper by them.
 const WRAPPER: &str = "\
 module soft_core_cpu (
   input clk, input resetn, output trap,
@@ -29,8 +29,8 @@ module soft_core_cpu (
   input [31:0] mem_rdata
 );
   picorv32 #(
-    .ENABLE_COUNTERS(0), .ENABLE_COUNTERS64(0), .BARREL_SHIFTER(0), .ENABLE_MUL(0), .ENABLE_FAST_MUL(1),
-    .ENABLE_DIV(0), .CATCH_MISALIGN(1), .CATCH_ILLINSN(1), .PROGADDR_RESET(32'd0)
+    .ENABLE_COUNTERS(0), .ENABLE_COUNTERS64(0), .BARREL_SHIFTER(LARGE), .ENABLE_MUL(0), .ENABLE_FAST_MUL(1),
+    .ENABLE_DIV(LARGE), .CATCH_MISALIGN(1), .CATCH_ILLINSN(1), .PROGADDR_RESET(32'd0)
   ) core (
     .clk(clk), .resetn(resetn), .trap(trap),
     .mem_valid(mem_valid), .mem_instr(), .mem_ready(mem_ready), .mem_addr(mem_addr), .mem_wdata(mem_wdata),
@@ -56,6 +56,7 @@ struct Cpu {
     pub mem_wdata: Signal<Out, Bits<32>>,
     pub mem_wstrb: Signal<Out, Bits<4>>,
     pub mem_rdata: Signal<In, Bits<32>>,
+    _large: Hidden<bool>,
 }
 impl Logic for Cpu {
     fn update(&mut self) {
@@ -71,7 +72,8 @@ impl Logic for Cpu {
         self.mem_wstrb.connect();
     }
     fn hdl(&self) -> Verilog {
-        BlackBox::new("soft_core_cpu").source(WRAPPER).instance(self)
+        let large = if self._large.0 { "1" } else { "0" };
+        BlackBox::new("soft_core_cpu").source(&WRAPPER.replace("LARGE)", &format!("{large})"))).instance(self)
     }
 }
 
@@ -104,6 +106,8 @@ pub struct SoftCore {
     pub trap: Signal<Out, Bit>,
 
     cpu: Cpu,
+    /// Out of reset, a cycle later: reset goes deep into the core.
+    running: Reg<Bit>,
     memory: RamBe<32, WORDS, 4>,
     /// A read is in the RAM's first stage; at its output.
     issued: Reg<Bit>,
@@ -116,13 +120,13 @@ pub struct SoftCore {
 
 impl Default for SoftCore {
     fn default() -> Self {
-        Self::new(mmio::RAM_BYTES)
+        Self::new(mmio::RAM_BYTES, true)
     }
 }
 
 impl SoftCore {
-    /// With a RAM of `bytes`, a power of two of at most [`mmio::RAM_BYTES`].
-    pub fn new(bytes: usize) -> Self {
+    /// With a RAM of `bytes`, a power of two of at most [`mmio::RAM_BYTES`], with or without divider and barrel shifter.
+    pub fn new(bytes: usize, large: bool) -> Self {
         assert!(bytes.is_power_of_two() && bytes <= mmio::RAM_BYTES, "{bytes} bytes of RAM");
         Self {
             clock: Default::default(),
@@ -144,7 +148,8 @@ impl SoftCore {
             ram_waddr: Default::default(),
             ram_wdata: Default::default(),
             trap: Default::default(),
-            cpu: Default::default(),
+            cpu: Cpu { _large: Hidden(large), ..Default::default() },
+            running: Default::default(),
             memory: RamBe::default().rows(bytes / 4).style("block").registered(),
             issued: Default::default(),
             arrived: Default::default(),
@@ -158,11 +163,12 @@ impl SoftCore {
 impl Logic for SoftCore {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, issued, arrived, answered);
+        regs!(self, clock, rst, running, issued, arrived, answered);
         dff_setup!(self, clock, was_io, io_value);
         clock!(self, clock, memory);
         self.cpu.clk.next = self.clock.val();
-        self.cpu.resetn.next = !self.rst.val() && !self.hold.val();
+        self.running.d.next = !self.hold.val();
+        self.cpu.resetn.next = self.running.q.val();
         self.trap.next = self.cpu.trap.val();
 
         let address = self.cpu.mem_addr.val();
