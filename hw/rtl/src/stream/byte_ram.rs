@@ -117,25 +117,6 @@ impl<const W: usize> ByteRam<W> {
     }
 }
 
-/// `lanes`, of which there are W/8, rotated left by `n`.
-#[hdl_fn]
-fn rotate_lanes<const W: usize>(lanes: Bits<64>, n: Bits<6>) -> Bits<64> {
-    let mut y = lanes;
-    for k in 0..6 {
-        if (8 << k) < W {
-            if n.get_bit(k) {
-                y = ((y << (1u64 << k)) | (y >> (W as u64 / 8 - (1 << k)))) & elab!(all_lanes(W));
-            }
-        }
-    }
-    y
-}
-
-/// A one per lane of W bits.
-fn all_lanes(w: usize) -> Bits<64> {
-    bits::<64>(u64::MAX >> (64 - w / 8))
-}
-
 /// Byte offset in a row of W bits.
 #[hdl_fn]
 fn offset_in<const W: usize>(address: BufAddr) -> Bits<6> {
@@ -160,11 +141,11 @@ impl<const W: usize> Logic for ByteRam<W> {
         if self.we.val() {
             let offset = offset_in::<W>(self.waddr.val());
             let row = row_of::<W>(self.waddr.val());
-            // The lanes of `wbytes` bytes go round as the bytes do; those that pass the end of the row are below the offset.
-            let all: Bits<64> = !Bits::<64>::default();
-            let lanes = rotate_lanes::<W>(!(all << self.wbytes.val()), offset);
-            let here = lanes & (all << offset);
-            let beyond = lanes & !(all << offset);
+            let all: Bits<128> = !Bits::<128>::default();
+            let end = offset.cast::<8>() + self.wbytes.val().cast::<8>();
+            let lanes = (all << offset) & !(all << end);
+            let here = lanes.get_bits::<64>(0);
+            let beyond = lanes.get_bits::<64>(W / 8);
             self.write_row.d.next = row;
             self.write_data.d.next = rotate_left(self.wdata.val(), offset);
             self.even_lanes.d.next = if row.get_bit(0) { beyond } else { here };
