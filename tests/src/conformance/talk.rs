@@ -453,9 +453,12 @@ impl<'a> Talk<'a> {
     /// What must hold at the end of every script: silence, memory as it must be, each frame counted where it belongs, nothing
     /// completed that was not named, the QP in the right state. Returns what was counted.
     pub fn finish(mut self) -> Vec<u64> {
-        if self.any_verdict {
+        // What was sent again in vain is still being answered.
+        while self.any_verdict {
             self.pass(SILENCE);
-            while self.peer.take().is_some() {}
+            if std::iter::from_fn(|| self.peer.take()).count() == 0 {
+                break;
+            }
         }
         self.silence();
         self.check_memory();
