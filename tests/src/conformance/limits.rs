@@ -15,7 +15,7 @@ pub const ROWS: &[Row] = &[
     Row {
         terms: LATE,
         ..row!(
-            "9.7.1, 9.7.5.1.3",
+            "9.7.1, 9.7.5",
             sixty_four_packets_with_losses,
             "A WRITE of 64 packets from PSN 0xfffff0 on, some of them lost again and again: go back to where the NAK says, all of it lands, once"
         )
@@ -23,7 +23,7 @@ pub const ROWS: &[Row] = &[
     Row {
         terms: LATE,
         ..row!(
-            "9.7.5.1.5",
+            "9.7.5",
             a_read_of_sixty_four_packets_with_losses,
             "A READ of 64 packets from PSN 0xfffff0 on whose response loses packets: asked for again from there, it goes on"
         )
@@ -31,7 +31,7 @@ pub const ROWS: &[Row] = &[
     Row {
         terms: Terms { max_dest_reads: 2, ..Terms::USUAL },
         ..row!(
-            "9.7.4.1.4, C9-113",
+            "9.7.4",
             more_reads_than_were_offered,
             "More READs outstanding than the responder offered: NAK invalid request"
         )
@@ -39,7 +39,7 @@ pub const ROWS: &[Row] = &[
     Row {
         terms: Terms { max_dest_reads: 16, ..Terms::USUAL },
         ..row!(
-            "9.7.5.1.5",
+            "9.7.5",
             sixteen_reads_at_a_time,
             "As many READs as were offered, 16, outstanding at a time, each answered in its turn, each repeatable"
         )
@@ -52,7 +52,7 @@ pub const ROWS: &[Row] = &[
             "Messages of all kinds and lengths in both directions at once, over a path that loses packets and answers: all are executed, once, in order"
         )
     },
-    row!("9.7.2", messages_of_the_largest_mtu, "Path MTUs from 256 to 4096"),
+    row!("9.7.4", messages_of_the_largest_mtu, "Path MTUs from 256 to 4096"),
 ];
 
 fn sixty_four_packets_with_losses(t: &mut Talk) {

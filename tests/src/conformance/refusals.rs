@@ -1,4 +1,4 @@
-//! Requests that a responder refuses, and in which order it looks at what is wrong (IBTA 9.7.4.1).
+//! Requests that a responder refuses, and in which order it looks at what is wrong (IBTA 9.7.4).
 
 use super::talk::{Case, Talk, Terms, acked, data};
 use super::{Row, row};
@@ -9,12 +9,12 @@ use syndrome::{INVALID_REQUEST, REMOTE_ACCESS, REMOTE_OPERATION, SEQUENCE};
 
 pub const ROWS: &[Row] = &[
     row!(
-        "9.7.4.1.3",
+        "9.7.4",
         opcodes_follow_each_other,
         "A packet out of the sequence of opcodes: NAK invalid request, and the QP ends with an event"
     ),
     row!(
-        "9.7.4.1.4",
+        "9.7.4",
         a_psn_is_judged_before_all_else,
         "The PSN is judged first: what is out of sequence and wrong besides is only out of sequence, and a duplicate of any content is a duplicate"
     ),
@@ -24,7 +24,7 @@ pub const ROWS: &[Row] = &[
         "Then opcode sequence, access flags, receive or READ resource, length, key, in this order"
     ),
     row!(
-        "9.7.4.1.6, C5-8",
+        "9.7.4, C5-8",
         lengths_that_break_the_rules,
         "FIRST and MIDDLE fill the MTU without pad, LAST has 1 byte to the MTU, ONLY at most the MTU, their sum is the DMA length, pad fills to 4 bytes; else NAK invalid request"
     ),
@@ -34,35 +34,35 @@ pub const ROWS: &[Row] = &[
         "A pad count beyond the payload: the packet is dropped or invalid, and nothing is written"
     ),
     row!(
-        "9.7.4.1.5",
+        "9.7.4",
         keys_that_do_not_open,
         "An unknown or stale key, another protection domain, a range beyond the region on either side or beyond 2^64, a region without the right: NAK remote access, nothing is written, the QP ends"
     ),
     row!(
-        "9.7.4.1.5",
+        "9.7.4",
         a_write_that_fails_ends_with_an_event,
         "An error of a request without a receive raises the affiliated event (C9-222.1.1)"
     ),
     Row {
         terms: Terms { access: Access::LOCAL_WRITE, ..Terms::USUAL },
         ..row!(
-            "9.7.4.1.4",
+            "9.7.4",
             what_the_qp_does_not_allow,
             "An operation that the QP's access flags exclude: NAK invalid request"
         )
     },
     row!(
-        "9.7.4.1.6",
+        "9.7.4",
         a_send_longer_than_its_receive,
         "A SEND longer than its receive: NAK invalid request, local length error; nothing beyond the receive is written"
     ),
     row!(
-        "9.9.3",
+        "9.9",
         a_receive_that_names_bad_memory,
         "A receive whose key does not open: NAK remote operation, local protection error"
     ),
     row!(
-        "9.7.5.2.4",
+        "9.7.5",
         after_an_error_nothing_is_heard,
         "After a NAK that ends the QP nothing is answered, receives are flushed"
     ),
@@ -75,7 +75,7 @@ pub const ROWS: &[Row] = &[
         )
     },
     row!(
-        "9.7.4.1.5, C9-88",
+        "9.7.4, C9-88",
         a_key_of_nothing_is_not_looked_at,
         "The key of a WRITE or READ of zero length is not looked at, with immediate data or not; that of one byte is"
     ),

@@ -38,12 +38,12 @@ pub struct Flow {
 /// What a NIC may do otherwise than Soft-RoCE, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Difference {
-    /// A SEND longer than its receive is an invalid request (IBTA 9.7.4.1.6), not an operational error.
+    /// A SEND longer than its receive is an invalid request (IBTA 9.7.4), not an operational error.
     SendTooLong,
     /// The MSN of a NAK remote access counts the WRITE that it refuses: a defect of the NIC, see
     /// `refusals::a_refused_message_is_not_counted`.
     RefusedWriteCounted,
-    /// A READ request does not ask for an ACK: it is answered anyway, and the responder ignores it (IBTA 9.7.5.1.2).
+    /// A READ request does not ask for an ACK: it is answered anyway, and the responder ignores it (IBTA 9.7.5).
     ReadWithoutAckReq,
     /// An answer that is not in the capture, for it was lost.
     LostAnswer,

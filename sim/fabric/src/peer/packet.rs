@@ -18,7 +18,7 @@ const ICRC: usize = 4;
 /// Least length of an Ethernet frame without FCS.
 const MIN_FRAME: usize = 60;
 
-/// BTH opcodes of reliable connections (IBTA table 38).
+/// BTH opcodes of reliable connections (IBTA 9.2).
 #[allow(missing_docs)]
 pub mod op {
     pub const SEND_FIRST: u8 = 0;
@@ -41,7 +41,7 @@ pub mod op {
     pub const ACK: u8 = 17;
 }
 
-/// AETH syndromes (IBTA table 43).
+/// AETH syndromes (IBTA 9.3).
 pub mod syndrome {
     /// ACK without credits.
     pub const ACK: u8 = 0x1f;
@@ -139,7 +139,7 @@ pub struct Envelope {
     pub checksum: bool,
 }
 
-/// Whether opcode has RETH, AETH and immediate data (IBTA table 38).
+/// Whether opcode has RETH, AETH and immediate data (IBTA 9.2).
 pub fn extensions(opcode: u8) -> (bool, bool, bool) {
     use op::*;
     (
