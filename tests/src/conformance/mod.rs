@@ -3,6 +3,7 @@
 
 mod frames;
 mod limits;
+mod reads;
 mod refusals;
 pub mod replay;
 mod requester;
@@ -62,6 +63,7 @@ pub const TABLES: &[Table] = &[
     Table { module: "refusals", role: "The NIC as responder, to what it refuses", rows: refusals::ROWS },
     Table { module: "limits", role: "The NIC as responder, at its limits", rows: limits::ROWS },
     Table { module: "requester", role: "The NIC as requester", rows: requester::ROWS },
+    Table { module: "reads", role: "The NIC as requester of READs", rows: reads::ROWS },
 ];
 
 /// What the rows run on: the core of 64 bits, which simulates fastest.
