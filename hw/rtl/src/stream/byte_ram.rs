@@ -73,8 +73,8 @@ pub struct ByteRam<const W: usize> {
     writing: Reg<Bit>,
     write_row: DFF<Bits<20>>,
     write_data: DFF<Bits<W>>,
-    even_lanes: DFF<Bits<64>>,
-    odd_lanes: DFF<Bits<64>>,
+    write_offset: DFF<Bits<6>>,
+    write_bytes: DFF<Bits<7>>,
     reading: [Reg<Bit>; READ_LATENCY],
     offset: [DFF<Bits<6>>; READ_LATENCY - 1],
     from_odd: [DFF<Bit>; READ_LATENCY - 2],
@@ -106,8 +106,8 @@ impl<const W: usize> ByteRam<W> {
             writing: Default::default(),
             write_row: Default::default(),
             write_data: Default::default(),
-            even_lanes: Default::default(),
-            odd_lanes: Default::default(),
+            write_offset: Default::default(),
+            write_bytes: Default::default(),
             reading: Default::default(),
             offset: Default::default(),
             from_odd: Default::default(),
@@ -133,30 +133,32 @@ impl<const W: usize> Logic for ByteRam<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, writing, reading);
-        dff_setup!(self, clock, write_row, write_data, even_lanes, odd_lanes, offset, from_odd, odd_bytes, out);
+        dff_setup!(self, clock, write_row, write_data, write_offset, write_bytes, offset, from_odd, odd_bytes, out);
         clock!(self, clock, even, odd);
 
-        // Write: rotate, and split the lanes between row r and row r+1.
+        // Write: rotate; then split the lanes between row r and row r+1.
         self.writing.d.next = self.we.val();
         if self.we.val() {
             let offset = offset_in::<W>(self.waddr.val());
-            let row = row_of::<W>(self.waddr.val());
-            let all: Bits<128> = !Bits::<128>::default();
-            let end = offset.cast::<8>() + self.wbytes.val().cast::<8>();
-            let lanes = (all << offset) & !(all << end);
-            let here = lanes.get_bits::<64>(0);
-            let beyond = lanes.get_bits::<64>(W / 8);
-            self.write_row.d.next = row;
+            self.write_row.d.next = row_of::<W>(self.waddr.val());
             self.write_data.d.next = rotate_left(self.wdata.val(), offset);
-            self.even_lanes.d.next = if row.get_bit(0) { beyond } else { here };
-            self.odd_lanes.d.next = if row.get_bit(0) { here } else { beyond };
+            self.write_offset.d.next = offset;
+            self.write_bytes.d.next = self.wbytes.val();
         }
         let row = self.write_row.q.val();
-        let writes = self.writing.q.val();
-        self.even.we.next = if writes { self.even_lanes.q.val() } else { 0.into() };
+        let mut lanes: Bits<128> = 0.into();
+        if self.writing.q.val() {
+            let all: Bits<128> = !Bits::<128>::default();
+            let offset = self.write_offset.q.val();
+            let end = offset.cast::<8>() + self.write_bytes.q.val().cast::<8>();
+            lanes = (all << offset) & !(all << end);
+        }
+        let here = lanes.get_bits::<64>(0);
+        let beyond = lanes.get_bits::<64>(W / 8);
+        self.even.we.next = if row.get_bit(0) { beyond } else { here };
+        self.odd.we.next = if row.get_bit(0) { here } else { beyond };
         self.even.waddr.next = (row + 1) >> 1;
         self.even.wdata.next = self.write_data.q.val();
-        self.odd.we.next = if writes { self.odd_lanes.q.val() } else { 0.into() };
         self.odd.waddr.next = row >> 1;
         self.odd.wdata.next = self.write_data.q.val();
 
