@@ -112,6 +112,8 @@ pub struct Reply {
     pub psn: Psn,
     /// Message sequence number.
     pub msn: Bits<24>,
+    /// It counts a message that this packet completes, if it can land.
+    pub counted: Bit,
     /// AETH syndrome.
     pub syndrome: Bits<8>,
     /// READ resource of the QP.

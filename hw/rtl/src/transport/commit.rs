@@ -117,6 +117,8 @@ impl Logic for Commit {
             reply.ack = !landed.response && landed.qpn.any();
             reply.read = false;
             reply.psn = landed.psn;
+            // The message that is refused was not completed (9.7.7.1).
+            reply.msn = landed.reply.msn - cat!(24; bits::<23>(0u64), landed.reply.counted);
             reply.syndrome = if landed.own {
                 syndrome::NAK_REMOTE_OPERATION.to_bits()
             } else {
@@ -287,7 +289,8 @@ mod tests {
             completion.cause = l.cause;
             let syndrome: u64 = if l.own { 0x63 } else { 0x62 };
             let ack = !l.response && l.qpn.any();
-            reply = Reply { ack, read: false, psn: l.psn, syndrome: syndrome.to_bits(), ..l.reply };
+            let msn = l.reply.msn - u64::from(l.reply.counted);
+            reply = Reply { ack, read: false, psn: l.psn, msn, syndrome: syndrome.to_bits(), ..l.reply };
         }
         let error = QpError {
             qpn: l.qpn,
@@ -345,6 +348,8 @@ mod tests {
                 l.reply.read = !l.response && !l.reply.ack && rng.random_bool(0.5);
                 l.wrote = why == 0 && !l.reply.read && rng.random_bool(0.5);
                 l.reply.psn = i.to_bits();
+                l.reply.msn = rng.random_range(0..3u64).to_bits();
+                l.reply.counted = rng.random();
                 l.reply.syndrome = 0x1fu64.to_bits();
                 l.more = rng.random_bool(0.2);
                 l.completion.valid = rng.random_bool(0.3);

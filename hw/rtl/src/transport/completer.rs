@@ -460,6 +460,7 @@ impl Logic for Completer {
             rows: if again { 0.into() } else { p.rows },
             psn: p.psn,
             reply: Reply {
+                counted: false,
                 ack: false,
                 read: false,
                 again: false,

@@ -172,6 +172,7 @@ impl Actor for Around {
             let q = get("qpn");
             if get("generation") == (q + 3) & 0xff && q != 5 {
                 let reply = Reply {
+                    counted: get("reply.counted") != 0,
                     ack: get("reply.ack") != 0,
                     read: get("reply.read") != 0,
                     again: get("reply.again") != 0,

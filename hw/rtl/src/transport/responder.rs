@@ -528,6 +528,7 @@ impl Logic for Responder {
                 again: duplicate,
                 psn: if older { progress.psn - cat!(24; bits::<23>(0u64), duplicate) } else { m.psn },
                 msn,
+                counted: executes && kind.closes,
                 syndrome: if verdict.future {
                     syndrome::NAK_PSN.to_bits()
                 } else if ends {

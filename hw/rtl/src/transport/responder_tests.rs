@@ -328,7 +328,6 @@ impl Reference {
         if is_read {
             last.reply.read = true;
             last.reply.psn = p.psn.to_bits();
-            last.reply.msn = self.msn.to_bits();
             last.reply.slot = ((self.reads.len() & 15) as u64).to_bits();
             self.reads.push((p.psn, p.va, p.rkey, p.dma_len));
             self.psn = (self.psn + p.dma_len.div_ceil(self.mtu).max(1)) & M24;
@@ -338,6 +337,9 @@ impl Reference {
             }
             self.psn = (self.psn + 1) & M24;
         }
+        // Of an ACK, or of the NAK if it cannot land.
+        last.reply.msn = self.msn.to_bits();
+        last.reply.counted = closes;
         if closes && (is_send || imm) {
             let opcode = match (is_send, imm) {
                 (true, false) => recv_op::RECV,
@@ -477,7 +479,9 @@ fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
             "rows" | "accepted" => last,
             "reply.ack" | "reply.read" => last,
             "reply.psn" => ack || read,
-            "reply.msn" | "reply.syndrome" => ack,
+            "reply.msn" => ack || has("accepted"),
+            "reply.counted" => has("accepted"),
+            "reply.syndrome" => ack,
             "reply.slot" | "reply.again" => read,
             "completion.cause" => last,
             "completion.length" | "completion.opcode" => valid && !bad,
