@@ -66,14 +66,7 @@ pub const ROWS: &[Row] = &[
         after_an_error_nothing_is_heard,
         "After a NAK that ends the QP nothing is answered, receives are flushed"
     ),
-    Row {
-        open: Some("a WRITE whose key fails is counted: the MSN of its NAK is one too high"),
-        ..row!(
-            "9.7.7.1",
-            a_refused_message_is_not_counted,
-            "The MSN of a NAK does not count the message that it refuses"
-        )
-    },
+    row!("9.7.7.1", a_refused_message_is_not_counted, "The MSN of a NAK does not count the message that it refuses"),
     row!(
         "9.7.4, C9-88",
         a_key_of_nothing_is_not_looked_at,
@@ -336,15 +329,20 @@ fn after_an_error_nothing_is_heard(t: &mut Talk) {
 }
 
 fn a_refused_message_is_not_counted(t: &mut Talk) {
-    let nowhere = [Request::write(1, 2, data(10)), Request::read(1, 2, 10)];
-    for (request, syndrome) in [(&nowhere[0], REMOTE_ACCESS), (&nowhere[1], REMOTE_ACCESS)] {
+    // The key of a READ is looked at when it is answered: until then it was accepted.
+    for (request, verdict) in
+        [(Request::write(1, 2, data(10)), Some(counter::RX_REMOTE_ACCESS)), (Request::read(1, 2, 10), None)]
+    {
         t.apart(t.terms, |t| {
             t.peer(t.only(0, t.write(0, 10)));
             t.nic(acked(0, 1));
             t.lands(0, 10);
             t.peer(t.only(1, request.clone()));
-            t.nic(ack(1, syndrome, 1));
-            t.counts(counter::RX_REMOTE_ACCESS, 1);
+            t.nic(ack(1, REMOTE_ACCESS, 1));
+            match verdict {
+                Some(verdict) => t.counts(verdict, 1),
+                None => t.uncounted(),
+            }
             t.ends();
         });
     }

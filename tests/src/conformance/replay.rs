@@ -40,9 +40,6 @@ pub struct Flow {
 pub enum Difference {
     /// A SEND longer than its receive is an invalid request (IBTA 9.7.4), not an operational error.
     SendTooLong,
-    /// The MSN of a NAK remote access counts the WRITE that it refuses: a defect of the NIC, see
-    /// `refusals::a_refused_message_is_not_counted`.
-    RefusedWriteCounted,
     /// A READ request does not ask for an ACK: it is answered anyway, and the responder ignores it (IBTA 9.7.5).
     ReadWithoutAckReq,
     /// An answer that is not in the capture, for it was lost.
@@ -253,15 +250,12 @@ impl Flow {
     fn compare(&self, t: &mut Talk, want: &Packet, differences: &mut BTreeSet<Difference>) {
         loop {
             let heard = t.heard(&format!("{}: {want}", self.name));
-            let got = heard.aeth.map_or(0, |a| a.syndrome);
             let msn = want.aeth.map_or(0, |a| a.msn);
             let or = |syndrome, msn| fabric::peer::ack(want.psn, syndrome, msn);
             let difference = if heard == *want {
                 return;
             } else if syndrome_of(want) == syndrome::REMOTE_OPERATION && heard == or(syndrome::INVALID_REQUEST, msn) {
                 Difference::SendTooLong
-            } else if got == syndrome::REMOTE_ACCESS && heard == or(syndrome_of(want), msn + 1) {
-                Difference::RefusedWriteCounted
             } else if self.lossy {
                 differences.insert(Difference::LostAnswer);
                 continue;

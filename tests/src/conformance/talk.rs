@@ -252,6 +252,11 @@ impl<'a> Talk<'a> {
     /// The NIC refuses a READ: its key is looked at when it is answered, and until then it was accepted.
     pub fn refuses_read(&mut self, psn: u32, syndrome: u8) {
         self.refuses(psn, syndrome);
+        self.uncounted();
+    }
+
+    /// Its verdicts so far are not looked at.
+    pub fn uncounted(&mut self) {
         self.counts.clear();
     }
 
