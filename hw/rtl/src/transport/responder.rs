@@ -5,9 +5,9 @@
 //!         take meta,        read WQE       row, view:      verdict;                     decide, write row,
 //!         read row, view                   compare all     WQE: where its SGEs end      op (one per SGE stretch)
 //! ```
-//! So a packet takes 5 cycles, and a further SGE stretch 2 more. A WRITE or READ that is announced (`soon`)
-//! in the cycle before it comes, while the engine is idle, has its rows read then, and leaves out `Fetch`. If another one
-//! comes, its rows are read when that is seen. Where WQEs come a cycle late, a packet that reads one takes a cycle more. Nothing of the QP is in flight when
+//! So a packet takes 5 cycles, and a further SGE stretch 2 more. Rows that are read a cycle before the packet is taken leave out
+//! `Fetch`: of a packet that is announced (`soon`) while the engine is idle (if another one comes, its rows are read when that is
+//! seen), and of one for another QP that waits while a WRITE or READ acts, so that such a stream has a packet every 4 cycles. Where WQEs come a cycle late, a packet that reads one takes a cycle more. Nothing of the QP is in flight when
 //! the next packet begins: rows need no forwarding.
 //!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
@@ -81,6 +81,8 @@ pub struct Responder {
     /// The rows of `early_qpn` are being read.
     early: Reg<Bit>,
     early_qpn: DFF<Bits<24>>,
+    /// The packet at hand ends with its first step, and the next one, of another QP, waits.
+    next_waits: Reg<Bit>,
     /// They were read for the packet at hand, and it is another QP's.
     guessed: Reg<Bit>,
     differs: DFF<Bit>,
@@ -197,6 +199,7 @@ impl Responder {
             state: Default::default(),
             early: Default::default(),
             early_qpn: Default::default(),
+            next_waits: Default::default(),
             guessed: Default::default(),
             differs: Default::default(),
             asks: Default::default(),
@@ -256,6 +259,7 @@ impl Logic for Responder {
             rst,
             state,
             early,
+            next_waits,
             guessed,
             asks,
             straight,
@@ -300,9 +304,16 @@ impl Logic for Responder {
         // Rows may be read a cycle ahead.
         let early = self.early.q.val();
         let anew = self.anew.q.val();
-        let ahead = open && self.soon_valid.val() && !self.meta.valid.val();
+        let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
+        let other = ((qpn.get_bits::<12>(0) ^ qp) & mask).any();
+        self.next_waits.d.next = self.meta.valid.val() && other && !kind.send;
+        let act = self.acting.q.val() && !self.op_valid.q.val();
+        let overlaps = act && self.next_waits.q.val();
+        let ahead = (open && self.soon_valid.val() && !self.meta.valid.val()) || overlaps;
         self.early.d.next = ahead;
-        if open && !self.meta.valid.val() {
+        if overlaps {
+            self.early_qpn.d.next = qpn;
+        } else if open && !self.meta.valid.val() {
             self.early_qpn.d.next = self.soon.val();
         }
         self.differs.d.next = self.early_qpn.q.val() != m.qpn;
@@ -439,7 +450,6 @@ impl Logic for Responder {
         let last = stretch_last || !(self.walks.q.val() && (right || verdict.raw) && posted && fits);
         // Only a packet that would be executed waits for its WQE, and only while its QP may receive.
         let fetching = verdict.wants && self.absent.q.val();
-        let act = self.acting.q.val() && !self.op_valid.q.val();
         let acts = act && !fetching;
         let final_act = acts && last;
         let fails_wqe = verdict.spoils || (verdict.spoils_posted && posted) || (right && posted && !fits);

@@ -1025,13 +1025,14 @@ fn packets_of_others_are_dropped() {
 }
 
 #[test]
-fn a_packet_takes_at_most_five_cycles() {
+fn a_packet_takes_at_most_five_cycles_and_four_by_turns() {
     let mut m = model();
     let time = |m: &mut Model, make: &dyn Fn(u64) -> Packet| {
         let mut qps = qps();
         qps[1].wqes = vec![[(0x1000, 1, 4096), (0, 0, 0), (0, 0, 0), (0, 0, 0)]; 200];
         qps[1].posted = 200;
         qps[1].max_reads = 16;
+        qps[2] = qps[1].clone();
         let packets: Vec<Packet> = (0..200).map(|i| make(100 + i)).collect();
         check(m, &mut qps, &packets, Stall::Never, 0).0
     };
@@ -1044,4 +1045,11 @@ fn a_packet_takes_at_most_five_cycles() {
     cycles("READ", 5, &|psn| p(op::READ_REQUEST, psn).reth(0x5000, 1, 4));
     cycles("duplicate", 5, &|_| write_only(50));
     cycles("SEND_ONLY", 5, &|psn| p(op::SEND_ONLY, psn).payload(4));
+    // Two QPs in turn: the rows of the next packet are read while one acts.
+    let turns = |mut packet: Packet| {
+        (packet.qpn, packet.psn) = (1 + (packet.psn & 1), 50 + packet.psn / 2);
+        packet
+    };
+    cycles("WRITE_ONLY by turns", 4, &|psn| turns(write_only(psn)));
+    cycles("READ by turns", 4, &|psn| turns(p(op::READ_REQUEST, psn).reth(0x5000, 1, 4)));
 }
