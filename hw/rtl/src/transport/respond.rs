@@ -9,8 +9,8 @@
 //!                                          ACK: it leaves
 //! ```
 //! A new READ of a QP that owes none is served *at once*, while no QP waits to be served. What is being judged by landing
-//! is announced (`soon`): its rows are read ahead if nothing else is to do, and its intake begins at cycle 1. An intake takes 3 or 4 cycles,
-//! one more with a READ that is served at once or behind one of the same QP, an ACK 4, the first frame of a READ 7 and each further one of
+//! is announced (`soon`): its rows are read ahead if nothing else is to do, or while the intake before it ends if that is another QP's, and
+//! its intake begins at cycle 1. An intake takes 3 or 4 cycles, one more with a READ that is served at once or behind one of the same QP, an ACK 4, the first frame of a READ 7 and each further one of
 //! the same turn (4 KiB) 2. Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
 //!
 //! Per QP: the READ resources [head, tail) still to be answered, the next response PSN, and one ACK or NAK, the
@@ -137,6 +137,7 @@ pub struct Respond<const N: usize> {
     /// Of what comes in: it is for the QP as it is; its READ was served at once. How it stands to what is owed.
     counts: DFF<Bit>,
     at_once: DFF<Bit>,
+    reply: DFF<Reply>,
     standing: DFF<Standing>,
     /// Rest of the READ: bytes before, bytes left; the frame that was made: its bytes, it was the last; frames of the
     /// turn after it.
@@ -213,6 +214,7 @@ impl<const N: usize> Default for Respond<N> {
             debt: Default::default(),
             counts: Default::default(),
             at_once: Default::default(),
+            reply: Default::default(),
             standing: Default::default(),
             before: Default::default(),
             left: Default::default(),
@@ -240,7 +242,8 @@ impl<const N: usize> Logic for Respond<N> {
         regs!(self, clock, rst, enough, waiting);
         regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q);
         dff_setup!(
-            self, clock, reads_now, reads_q, qp, slots, debt, counts, at_once, standing, before, left, len, ended
+            self, clock, reads_now, reads_q, qp, slots, debt, counts, at_once, reply, standing, before, left, len,
+            ended
         );
         dff_setup!(self, clock, turn, seg_q, mark_q, error_q, rdata);
         clock!(self, clock, attributes, debts, slots_of, answered);
@@ -276,7 +279,14 @@ impl<const N: usize> Logic for Respond<N> {
         let chosen = can_serve && (!go_ready || self.enough.q.val());
         let calm = !row_due && !self.fault.valid.val();
         let take_go = idle && calm && go_ready && !chosen;
-        let ahead = idle && !self.go.valid.val() && self.soon_valid.val() && !writes;
+        let asked = if self.go.valid.val() { go } else { soon };
+        // Idle comes next, and a write of this QP's row: another's may be read meanwhile.
+        let closes = state == State::Owe && !self.at_once.q.val();
+        let closing = closes || (state == State::Account && (self.ended.q.val() || !self.turn.q.val().any()));
+        let other = (asked.qpn ^ qp).any();
+        let announced = !self.go.valid.val() && self.soon_valid.val();
+        let overlaps = closing && (self.go.valid.val() || self.soon_valid.val());
+        let ahead = (idle && announced && !writes) || (overlaps && other);
         self.early.d.next = ahead && calm && !can_serve;
         let here = self.early.q.val();
         let faulty = self.faulty.q.val();
@@ -284,13 +294,12 @@ impl<const N: usize> Logic for Respond<N> {
         let serve = fetch && !faulty;
         self.table.ready.next = in_bus;
         self.fault.ready.next = state == State::Fault;
-        self.go.ready.next = state == State::Owe;
+        self.go.ready.next = first;
         self.scan.pick.ready.next = serve;
         self.scan.bits.next = self.work.bits.val();
         self.waiting.d.next = self.work.bits.val().any();
 
-        let asked = if self.go.valid.val() { go } else { soon };
-        let who = if idle { asked.qpn } else { qp };
+        let who = if idle || closing { asked.qpn } else { qp };
         let asks = idle && self.go.valid.val() || ahead;
         let read = (in_bus && !table.write) || fetch || late;
         let clash = writes && go.qpn == qp;
@@ -303,10 +312,10 @@ impl<const N: usize> Logic for Respond<N> {
         self.slots_of.re.next = true;
         self.slots_of.raddr.next = qp;
         let slots_read = self.slots_of.rdata.val();
-        self.view_re.next = read || asks;
+        self.view_re.next = read || asks || overlaps;
         self.view_addr.next = who;
-        self.res_re.next = asks || state == State::Resource;
-        self.res_addr.next = if idle {
+        self.res_re.next = asks || overlaps || state == State::Resource;
+        self.res_addr.next = if idle || closing {
             cat!(24; asked.qpn.cast::<20>(), asked.reply.slot)
         } else {
             cat!(24; qp.cast::<20>(), slots.head)
@@ -362,6 +371,7 @@ impl<const N: usize> Logic for Respond<N> {
 
         // A reply, and how it stands to the row.
         let reply = go.reply;
+        self.reply.d.next = reply;
         let may_send = view.state >= qp_state::RTR;
         let meant = view.generation == if first { go.generation } else { fault.generation };
         let counts = may_send && meant && (faulty || !row.silent);
@@ -476,14 +486,15 @@ impl<const N: usize> Logic for Respond<N> {
             State::Owe => {
                 let standing = self.standing.q.val();
                 let counts = self.counts.q.val();
-                self.debt.d.next = owe(debt, reply, standing);
-                if reply.read {
-                    self.slots.d.next.tail = reply.slot + 1;
+                let taken = self.reply.q.val();
+                self.debt.d.next = owe(debt, taken, standing);
+                if taken.read {
+                    self.slots.d.next.tail = taken.slot + 1;
                     if !standing.joins {
-                        self.slots.d.next.head = reply.slot;
+                        self.slots.d.next.head = taken.slot;
                     }
                 }
-                if counts && restarts(reply, standing) {
+                if counts && restarts(taken, standing) {
                     self.mark_valid.d.next = true;
                 }
                 if mark_free {
