@@ -8,7 +8,7 @@
 //!                                          READ            place    segment  account  (write), or next segment
 //!                                          ACK: it leaves
 //! ```
-//! A new READ of a QP that owes none is served *at once*, while no QP waits to be served. What is being judged by landing
+//! A new READ of a QP that owes none is served *at once*, if the output is free. What is being judged by landing
 //! is announced (`soon`): its rows are read ahead if nothing else is to do, or while the intake before it ends if that is another QP's, and
 //! its intake begins at cycle 1. An intake takes 3 or 4 cycles, one more with a READ that is served at once or behind one of the same QP, an ACK 4, the first frame of a READ 7 and each further one of
 //! the same turn (4 KiB) 2. Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
@@ -130,8 +130,6 @@ pub struct Respond<const N: usize> {
     /// Intakes since a QP was served; they are enough.
     intakes: Reg<Bits<2>>,
     enough: Reg<Bit>,
-    /// A QP waits to be served.
-    waiting: Reg<Bit>,
     slots: DFF<Slots>,
     debt: DFF<Debt>,
     /// Of what comes in: it is for the QP as it is; its READ was served at once. How it stands to what is owed.
@@ -209,7 +207,6 @@ impl<const N: usize> Default for Respond<N> {
             qp: Default::default(),
             intakes: Default::default(),
             enough: Default::default(),
-            waiting: Default::default(),
             slots: Default::default(),
             debt: Default::default(),
             counts: Default::default(),
@@ -239,7 +236,7 @@ impl<const N: usize> Logic for Respond<N> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, row_due, early, writes, late, idle, first, serves, faulty, intakes);
-        regs!(self, clock, rst, enough, waiting);
+        regs!(self, clock, rst, enough);
         regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q);
         dff_setup!(
             self, clock, reads_now, reads_q, qp, slots, debt, counts, at_once, reply, standing, before, left, len,
@@ -297,7 +294,6 @@ impl<const N: usize> Logic for Respond<N> {
         self.go.ready.next = first;
         self.scan.pick.ready.next = serve;
         self.scan.bits.next = self.work.bits.val();
-        self.waiting.d.next = self.work.bits.val().any();
 
         let who = if idle || closing { asked.qpn } else { qp };
         let asks = idle && self.go.valid.val() || ahead;
@@ -375,7 +371,7 @@ impl<const N: usize> Logic for Respond<N> {
         let may_send = view.state >= qp_state::RTR;
         let meant = view.generation == if first { go.generation } else { fault.generation };
         let counts = may_send && meant && (faulty || !row.silent);
-        let may_at_once = reply.read && !reply.again && outputs_free && !self.waiting.q.val();
+        let may_at_once = reply.read && !reply.again && outputs_free;
         let at_once = may_at_once && counts && !row.count.any();
         self.counts.d.next = counts;
         self.at_once.d.next = at_once;
