@@ -7,8 +7,9 @@
 //! ```
 //! So a packet takes 5 cycles, and a further SGE stretch 2 more. Rows that are read a cycle before the packet is taken leave out
 //! `Fetch`: of a packet that is announced (`soon`) while the engine is idle (if another one comes, its rows are read when that is
-//! seen), and of one for another QP that waits while a WRITE or READ acts, so that such a stream has a packet every 4 cycles. Where WQEs come a cycle late, a packet that reads one takes a cycle more. Nothing of the QP is in flight when
-//! the next packet begins: rows need no forwarding.
+//! seen), and of one that waits while a WRITE or READ acts, so that a stream of these has a packet every 4 cycles: those of another QP are
+//! read then, those of the same QP are kept as the packet leaves them. Where WQEs come a cycle late, a packet that reads one takes a cycle more. Nothing of the QP is in flight when
+//! the next packet is compared.
 //!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
 //! key is landing's. A packet that fails is dropped, answered, or ends the QP; `halted` in the row says that it has ended,
@@ -81,8 +82,13 @@ pub struct Responder {
     /// The rows of `early_qpn` are being read.
     early: Reg<Bit>,
     early_qpn: DFF<Bits<24>>,
-    /// The packet at hand ends with its first step, and the next one, of another QP, waits.
-    next_waits: Reg<Bit>,
+    /// The packet at hand ends with its first step and takes no WQE, and the next one waits: of another QP, of the same.
+    next_other: Reg<Bit>,
+    next_same: Reg<Bit>,
+    /// Rows as the last packet left them, in place of those that were read.
+    keeps: Reg<Bit>,
+    kept_progress: DFF<Progress>,
+    kept_message: DFF<Message>,
     /// They were read for the packet at hand, and it is another QP's.
     guessed: Reg<Bit>,
     differs: DFF<Bit>,
@@ -199,7 +205,11 @@ impl Responder {
             state: Default::default(),
             early: Default::default(),
             early_qpn: Default::default(),
-            next_waits: Default::default(),
+            next_other: Default::default(),
+            next_same: Default::default(),
+            keeps: Default::default(),
+            kept_progress: Default::default(),
+            kept_message: Default::default(),
             guessed: Default::default(),
             differs: Default::default(),
             asks: Default::default(),
@@ -259,7 +269,9 @@ impl Logic for Responder {
             rst,
             state,
             early,
-            next_waits,
+            next_other,
+            next_same,
+            keeps,
             guessed,
             asks,
             straight,
@@ -277,7 +289,7 @@ impl Logic for Responder {
             self, clock, m, kind, facts, found, verdict, posted, absent, fits, within, ends, filled, entry, first
         );
         dff_setup!(self, clock, at, want, place, slot, slots_left, likeness, is_rest, unsought, sought, walks, differs);
-        dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, rdata);
+        dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, rdata, kept_progress, kept_message);
         clock!(self, clock, attributes, progress, messages, consumers);
 
         let state = self.state.q.val();
@@ -286,8 +298,9 @@ impl Logic for Responder {
         let found = self.found.q.val();
         let verdict = self.verdict.q.val();
         let attributes = self.attributes.rdata.val();
-        let progress = self.progress.rdata.val();
-        let message = self.messages.rdata.val();
+        let keeps = self.keeps.q.val();
+        let progress = if keeps { self.kept_progress.q.val() } else { self.progress.rdata.val() };
+        let message = if keeps { self.kept_message.q.val() } else { self.messages.rdata.val() };
         let consumer = self.consumer.q.val();
         let view = self.view.val();
         let qp = m.qpn.get_bits::<12>(0);
@@ -306,12 +319,14 @@ impl Logic for Responder {
         let anew = self.anew.q.val();
         let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
         let other = ((qpn.get_bits::<12>(0) ^ qp) & mask).any();
-        self.next_waits.d.next = self.meta.valid.val() && other && !kind.send;
+        let waits = self.meta.valid.val() && !kind.send && !kind.imm;
+        self.next_other.d.next = waits && other;
+        self.next_same.d.next = waits && qpn == m.qpn;
         let act = self.acting.q.val() && !self.op_valid.q.val();
-        let overlaps = act && self.next_waits.q.val();
-        let ahead = (open && self.soon_valid.val() && !self.meta.valid.val()) || overlaps;
-        self.early.d.next = ahead;
-        if overlaps {
+        let stays = act && self.next_same.q.val();
+        let ahead = (open && self.soon_valid.val() && !self.meta.valid.val()) || (act && self.next_other.q.val());
+        self.early.d.next = ahead || stays;
+        if act {
             self.early_qpn.d.next = qpn;
         } else if open && !self.meta.valid.val() {
             self.early_qpn.d.next = self.soon.val();
@@ -332,9 +347,9 @@ impl Logic for Responder {
         self.table.rdata.next = self.rdata.q.val();
         self.table.rvalid.next = self.rvalid.q.val();
         self.rvalid.d.next = false;
-        self.view_re.next = reads_row;
+        self.view_re.next = reads_row || stays;
         self.view_addr.next = who.get_bits::<12>(0);
-        self.reads_re.next = reads_row;
+        self.reads_re.next = reads_row || stays;
         self.reads_addr.next = who.get_bits::<12>(0);
         self.rq_re.next = self.asks.q.val() && (kind.send || kind.imm);
         self.rq_queue.next = qp;
@@ -370,6 +385,11 @@ impl Logic for Responder {
         self.consumers.raddr.next = row.get_bits::<12>(0);
         if read_row {
             self.consumer.d.next = self.consumers.rdata.val();
+        }
+        if read_row {
+            self.keeps.d.next = false;
+        } else if stays {
+            self.keeps.d.next = true;
         }
         let load = table_now && table.write && loads(table.row);
         self.progress.flip.next = self.flip.val();
@@ -722,22 +742,28 @@ impl Logic for Responder {
         let rests = over || (open && !take) || (bus && !(self.table.valid.val() && !table.write));
         self.open.d.next = rests && !self.table.valid.val();
         self.bus.d.next = rests && self.table.valid.val();
-        let stays = self.acting.q.val() && !(act && (fetching || last));
-        self.acting.d.next = stays || (judges && !misses && !seeks) || (nexts && found_or_none);
+        let acts_on = self.acting.q.val() && !(act && (fetching || last));
+        self.acting.d.next = acts_on || (judges && !misses && !seeks) || (nexts && found_or_none);
 
         let written = if bus { table.index } else { m.qpn };
         self.progress.we.next = write_progress;
         self.progress.waddr.next = written;
         self.progress.wdata.next = if bus { fresh(table.row) } else { new_progress };
         // Of a queue that was just loaded no message is under way, whatever its row says.
-        self.messages.we.next = load || (final_act && executes && !kind.read);
-        self.messages.waddr.next = written;
-        self.messages.wdata.next = Message {
+        let goes_on = executes && !kind.read;
+        let new_message = Message {
             left: found.left,
             done: found.done.get_bits::<32>(0),
             va: found.va + m.payload.cast::<64>(),
             rkey: found.rkey,
         };
+        self.messages.we.next = load || (final_act && goes_on);
+        self.messages.waddr.next = written;
+        self.messages.wdata.next = new_message;
+        if act {
+            self.kept_progress.d.next = if write_progress { new_progress } else { progress };
+            self.kept_message.d.next = if goes_on { new_message } else { message };
+        }
         self.consumers.we.next = load || write_consumer;
         self.consumers.waddr.next = written.get_bits::<12>(0);
         self.consumers.wdata.next = if bus { 0.into() } else { consumer_next };
