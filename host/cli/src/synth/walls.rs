@@ -63,6 +63,6 @@ fn depths(ports: &[(String, usize)], depth: &[u32]) -> Depths {
         *d = (*d).max(depth[*net]);
     }
     let mut depths: Depths = deepest.into_iter().map(|(name, d)| (d, name.to_string())).collect();
-    depths.sort_by(|a, b| b.0.cmp(&a.0));
+    depths.sort_by_key(|d| std::cmp::Reverse(d.0));
     depths
 }
