@@ -4,8 +4,7 @@
 //! cycle     0      1      2      3
 //! bar       A      B
 //! owner RAM        (A)    A == page?
-//! sq, direct              A             (pulse)
-//! rq, ..                         A      (pulse)
+//! sq, direct, rq, ..             A      (pulse)
 //! ```
 //! The words of a direct WQE go on as they come; the one that names its QP says whether the page owns that, the last one that all
 //! came in order.
@@ -279,14 +278,13 @@ impl Logic for Doorbell {
         self.event.valid.next = self.event_valid.q.val();
         self.event.data.next = self.event_data.q.val();
 
-        self.sq.next = access.ring;
-        self.sq_valid.next = access.sends && owns_sq;
-        self.direct.next = access.word;
-        self.direct.next.owned = access.names && owns_sq;
-        self.direct_valid.next = access.is_word;
-
         // Cycle 3.
         let out = self.third.q.val();
+        self.sq.next = out.ring;
+        self.sq_valid.next = out.kind == Kind::Sq;
+        self.direct.next = out.word;
+        self.direct.next.owned = out.kind == Kind::Direct;
+        self.direct_valid.next = out.is_word;
         self.rq.next = out.ring;
         self.cq.next = out.ring;
         self.eq.next = out.ring;
@@ -397,10 +395,10 @@ mod tests {
         let mut rng = verilate::rng(seed);
         let mut m = model();
         let mut owner: HashMap<(usize, u64), u64> = HashMap::new();
-        // What comes out three cycles later: ring or a refusal; send queues and words of direct WQEs come after two.
+        // What comes out three cycles later: ring or a refusal; what send queues and direct WQEs get.
         type Late = (Option<(usize, Vec<u8>)>, bool);
         let mut late: VecDeque<Late> = vec![Default::default(); 3].into();
-        let mut sooner: VecDeque<(Option<Vec<u8>>, Option<DirectWord>)> = vec![Default::default(); 2].into();
+        let mut sooner: VecDeque<(Option<Vec<u8>>, Option<DirectWord>)> = vec![Default::default(); 3].into();
         // The word that comes next, its page, the words so far.
         let mut wqe: (u64, u64, Vec<u8>) = (0, 0, vec![0; 128]);
         let (mut rings, mut directs, mut refusals) = (0, [0, 0], 0);
