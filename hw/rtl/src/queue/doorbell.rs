@@ -106,12 +106,13 @@ pub struct Doorbell {
     denied: Reg<Bit>,
     /// Rows swept clear after reset; bit 12: all.
     swept: Reg<Bits<13>>,
-    /// Direct WQE: the page that writes it, the word that must come next (0: none), whether the
-    /// WQE has two blocks and that word is its last.
-    page: Reg<Bits<12>>,
-    word: Reg<Bits<4>>,
+    /// Direct WQE: the page and the successor of the last word, whether the word behind it is that, whether all came in order and the
+    /// last one is still to come, whether there are two blocks.
+    page: DFF<Bits<12>>,
+    next_word: DFF<Bits<4>>,
+    follows: DFF<Bit>,
+    in_order: Reg<Bit>,
     two: DFF<Bit>,
-    at_last: Reg<Bit>,
     event_valid: Reg<Bit>,
     event_data: DFF<Event>,
     quiet: Reg<Bits<15>>,
@@ -147,9 +148,9 @@ fn owns(owner: Owner, access: Access) -> Bit {
 impl Logic for Doorbell {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, first, second, third, refused, denied, swept, page, word, at_last);
+        regs!(self, clock, rst, first, second, third, refused, denied, swept, in_order);
         regs!(self, clock, rst, event_valid, quiet, loud);
-        dff_setup!(self, clock, two, event_data);
+        dff_setup!(self, clock, two, page, next_word, follows, event_data);
         clock!(self, clock, sq_owner, rq_owner, cq_owner, eq_owner);
         let qps: Bits<25> = elab!(bits::<25>(self._qps.0 as u64));
         let cqs: Bits<25> = elab!(bits::<25>(self._cqs.0 as u64));
@@ -180,19 +181,13 @@ impl Logic for Doorbell {
             && at.get_bits::<5>(7) == elab!(doorbell::DIRECT_WQE as u64 / 128)
             && !at.get_bits::<3>(0).any();
         let word = at.get_bits::<4>(3);
-        let follows = word == self.word.q.val() && page == self.page.q.val();
-        let in_order = is_direct && (!word.any() || follows);
-        let ends = is_direct && follows && word.any() && self.at_last.q.val();
+        self.follows.d.next = word == self.next_word.q.val() && page == self.page.q.val();
         if is_direct {
-            kind = Kind::None;
-            self.word.d.next = if in_order && !ends { word + 1 } else { 0.into() };
+            kind = if word == elab!(send_wqe::QPN.lsb as u64 / 64) { Kind::Direct } else { Kind::None };
+            self.next_word.d.next = word + 1;
             self.page.d.next = page;
-            self.at_last.d.next = in_order && (word == 14 || word == 6 && !self.two.q.val());
             if !word.any() {
                 self.two.d.next = data.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb)) != 1;
-            }
-            if in_order && word == elab!(send_wqe::QPN.lsb as u64 / 64) {
-                kind = Kind::Direct;
             }
         }
         let target = if is_direct { data.get_bits::<24>(elab!(send_wqe::QPN.lsb % 64)) } else { number };
@@ -213,8 +208,8 @@ impl Logic for Doorbell {
                 arm_solicited: data.get_bit(elab!(cq_db::ARM_SOLICITED.lsb)) && kind == Kind::Cq,
                 sequence: if kind == Kind::Cq { data.get_bits::<2>(elab!(cq_db::SEQUENCE.lsb)) } else { 0.into() },
             },
-            is_word: in_order,
-            word: DirectWord { number: word, owned: false, complete: ends, data },
+            is_word: is_direct,
+            word: DirectWord { number: word, owned: false, complete: false, data },
         };
         // All are read, for it takes time to see which one is meant.
         self.sq_owner.re.next = self.bar_valid.val();
@@ -226,7 +221,7 @@ impl Logic for Doorbell {
         self.cq_owner.raddr.next = target;
         self.eq_owner.raddr.next = target;
 
-        // Cycle 1: is there such an object?
+        // Cycle 1: is there such an object, and did the words of a direct WQE come in order?
         let first = self.first.q.val();
         let swept = self.swept.q.val().get_bit(12);
         let objects = match first.kind {
@@ -239,7 +234,18 @@ impl Logic for Doorbell {
         let exists = swept && first.number.cast::<25>() < objects;
         self.second.d.next.exists = exists;
         self.second.d.next.sends = first.kind == Kind::Sq && exists;
-        self.second.d.next.names = first.kind == Kind::Direct && exists;
+        let number = first.word.number;
+        let in_order = first.is_word && (!number.any() || self.follows.q.val() && self.in_order.q.val());
+        let ends = in_order && (number == 15 || number == 7 && !self.two.q.val());
+        if first.is_word {
+            self.in_order.d.next = in_order && !ends;
+        }
+        self.second.d.next.is_word = in_order;
+        self.second.d.next.word.complete = ends;
+        self.second.d.next.names = first.kind == Kind::Direct && exists && in_order;
+        if first.kind == Kind::Direct && !in_order {
+            self.second.d.next.kind = Kind::None;
+        }
 
         // Cycle 2: does the page own the object?
         let access = self.second.q.val();
