@@ -141,11 +141,24 @@ impl Logic for Access {
         self.gone_long.d.next = piece.long;
         let gone = self.gone.q.val();
         let long = if have { held.len.get_bits::<2>(12).any() } else { new.len.get_bits::<2>(12).any() };
-        // `asks` comes late: what follows from it is ready by then.
+        // `long` and `asks` come late: what follows from them is ready by then.
         let free = self.free.q.val() + if gone { weight(self.gone_long.q.val()) } else { 0.into() };
-        let left = free - weight(long);
-        self.free.d.next = if asks { left } else { free };
-        self.room.d.next = if asks { enough(left) } else { enough(free) };
+        let (after_long, after_short) = (free - weight(true), free - weight(false));
+        self.free.d.next = if !asks {
+            free
+        } else if long {
+            after_long
+        } else {
+            after_short
+        };
+        let (room_long, room_short, room) = (enough(after_long), enough(after_short), enough(free));
+        self.room.d.next = if !asks {
+            room
+        } else if long {
+            room_long
+        } else {
+            room_short
+        };
 
         let ahead = self.ahead.q.val();
         if self.passes.val() && !gone {

@@ -339,6 +339,7 @@ impl Logic for Completer {
         let stretch = self.stretch.q.val();
         let fired = call.fired;
         let lands = f.data && f.good;
+        let fails = f.fails || f.data && !f.good;
         // A fault may be due behind a READ: look again, as after an ACK.
         let looks = lands && stretch.last && f.final_one && now.fault;
         let again = f.retire && !f.finished || looks;
@@ -350,7 +351,7 @@ impl Logic for Completer {
         let back = f.back && self.backs.s.ready.val();
         let (by_timer, by_fault) = (said.kind == SAYS_TIMER, said.kind == SAYS_FAULT);
         let completes =
-            if f.fails { f.has || f.of_fault && trouble.has_blocks } else { moves && f.whole && rec.signaled };
+            if fails { f.has || f.of_fault && trouble.has_blocks } else { moves && f.whole && rec.signaled };
 
         // ---- The row behind it.
         let mut new = now;
@@ -377,7 +378,7 @@ impl Logic for Completer {
                 }
             }
         }
-        if f.rnr && !f.fails {
+        if f.rnr && !fails {
             if now.rnr_retry != 7 {
                 new.rnr_retry = now.rnr_retry - 1;
             }
@@ -405,10 +406,10 @@ impl Logic for Completer {
             new.recovering = true;
             new.fault = false;
         }
-        if back || f.rnr && !f.fails {
+        if back || f.rnr && !fails {
             new.turn = now.turn + 1;
         }
-        if f.fails {
+        if fails {
             new.halted = true;
         }
         let moved = self.moved.q.val() || moves;
@@ -441,7 +442,7 @@ impl Logic for Completer {
             said.cause
         };
         // A failed WQE has no record yet; a failed frame has one. Without either there is nothing to complete: an event must do.
-        let unsent = f.fails && f.of_fault && trouble.has_blocks;
+        let unsent = fails && f.of_fault && trouble.has_blocks;
         let op = RxOp {
             qpn: p.qpn,
             generation: self.generation.q.val(),
@@ -474,8 +475,8 @@ impl Logic for Completer {
                 cqn: attributes.cqn,
                 qpn: p.qpn,
                 generation: self.generation.q.val(),
-                status: if f.fails { status } else { wc::SUCCESS.to_bits() },
-                cause: if f.fails { why } else { cause::NONE.to_bits() },
+                status: if fails { status } else { wc::SUCCESS.to_bits() },
+                cause: if fails { why } else { cause::NONE.to_bits() },
                 opcode: if unsent { fault.opcode } else { rec.opcode.cast::<8>() },
                 wqe_index: now.index,
                 blocks: if unsent { fault.blocks } else { rec.blocks },

@@ -272,7 +272,7 @@ pub struct Facts {
     /// Go back, if there is room for that; it costs no retry.
     pub back: Bit,
     pub free: Bit,
-    /// The QP has an error, and it is that no retry is left.
+    /// The QP has an error, other than data that is not good, and it is that no retry is left.
     pub fails: Bit,
     pub spent: Bit,
 }
@@ -371,7 +371,7 @@ pub fn facts_of(
         of_fault,
         back: goes && !spent,
         free,
-        fails: spent || worn || end || of_fault || data && !good,
+        fails: spent || worn || end || of_fault,
         spent,
     }
 }

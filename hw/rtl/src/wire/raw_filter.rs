@@ -118,9 +118,9 @@ impl Logic for RawFilter {
         // Tokens. Their flags are kept beside them, so that a frame that takes one need not look at the number.
         let limited = self.limited.q.val();
         let tokens = self.tokens.q.val();
-        let goes = self.goes.q.val();
+        let goes = limited && self.goes.q.val();
         let comes = limited && self.due.q.val() && (!self.full.q.val() || goes);
-        self.goes.d.next = limited && self.taken.val();
+        self.goes.d.next = self.taken.val();
         let left = self.left.q.val();
         self.left.d.next = if self.due.q.val() { port.cycles - 1 } else { left - 1 };
         self.due.d.next = if self.due.q.val() { port.cycles == 1 } else { left == 1 };
