@@ -37,6 +37,9 @@ fn main() -> ExitCode {
         };
         Trial::test(name, test).with_ignored_flag(row.open.is_some())
     };
+    let named = |name: &&&str| TABLES.iter().any(|t| t.rows.iter().any(|row| row.name == **name));
+    let lost: Vec<_> = WIDE.iter().filter(|name| !named(name)).collect();
+    assert!(lost.is_empty(), "no row is named {lost:?}");
     let mut trials = Vec::new();
     for (module, row) in TABLES.iter().flat_map(|t| t.rows.iter().map(|row| (t.module, *row))) {
         trials.push(trial(format!("{module}::{}", row.name), row, false));

@@ -255,7 +255,7 @@ impl<'a> Talk<'a> {
         self.uncounted();
     }
 
-    /// Its verdicts so far are not looked at.
+    /// All frames count as accepted after all, whatever was said before.
     pub fn uncounted(&mut self) {
         self.counts.clear();
     }

@@ -249,8 +249,7 @@ pub struct Facts {
     pub nak: Bit,
     pub rnr: Bit,
     pub end: Bit,
-    /// Wake-up calls.
-    pub timer: Bit,
+    /// A wake-up call about a fault of the send side.
     pub fault: Bit,
 
     /// There is a record, and it is a READ's.
@@ -357,7 +356,6 @@ pub fn facts_of(
         nak: own && says_nak,
         rnr: own && says_rnr,
         end,
-        timer: own && says_timer,
         fault,
         has,
         is_read,

@@ -8,7 +8,7 @@
 //!                                          READ            place    segment  account  (write), or next segment
 //!                                          ACK: it leaves
 //! ```
-//! A new READ of a QP that owes none is served *at once*, if the output is free. What is being judged by landing
+//! A new READ of a QP that owes none is served *at once*, if the output is free and it is nobody else's turn. What is being judged by landing
 //! is announced (`soon`): its rows are read ahead if nothing else is to do, or while the intake before it ends if that is another QP's, and
 //! its intake begins at cycle 1. An intake takes 3 or 4 cycles, one more with a READ that is served at once or behind one of the same QP, an ACK 4, the first frame of a READ 7 and each further one of
 //! the same turn (4 KiB) 2. Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
@@ -371,7 +371,9 @@ impl<const N: usize> Logic for Respond<N> {
         let may_send = view.state >= qp_state::RTR;
         let meant = view.generation == if first { go.generation } else { fault.generation };
         let counts = may_send && meant && (faulty || !row.silent);
-        let may_at_once = reply.read && !reply.again && outputs_free;
+        // Not before those whose turn it is.
+        let their_turn = self.enough.q.val() && self.scan.pick.valid.val();
+        let may_at_once = reply.read && !reply.again && outputs_free && !their_turn;
         let at_once = may_at_once && counts && !row.count.any();
         self.counts.d.next = counts;
         self.at_once.d.next = at_once;

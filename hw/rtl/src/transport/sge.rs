@@ -1,16 +1,16 @@
-//! The walk over scatter/gather entries, for the responder, the completer and the requester.
+//! The walk over scatter/gather entries, for the completer; the responder uses its map.
 //!
 //! Where byte `offset` of a message lies is found anew each time, from the ends (prefix sums) of the four entries. So
-//! nothing is carried from packet to packet, and a retry may begin anywhere. Two steps, with a register between them:
+//! nothing is carried from packet to packet, and a retry may begin anywhere. Three steps, with registers between them:
 //!
 //! ```text
-//! cycle    0                1                 2
-//!          SGEs -> map      step -> stretch   next step (offset, want advanced) ...
+//! cycle    0                1                2                       3
+//!          SGEs -> map      offset -> entry  entry -> stretch        next entry (offset, want advanced) ...
 //! ```
 
 use hdl::prelude::*;
 
-/// Four SGEs, laid out for [`sge_step`]: where each ends in the message, its address, its key.
+/// Four SGEs, laid out for [`sge_stretch`]: where each ends in the message, its address, its key.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct SgeMap {
     /// Bytes of SGE 0.
@@ -78,53 +78,7 @@ pub fn select<const N: usize>(n: Bits<2>, a: Bits<N>, b: Bits<N>, c: Bits<N>, d:
     }
 }
 
-/// That of the first entry whose end lies behind: in entry 0, else 1, else 2, else 3.
-#[hdl_fn]
-fn of_entry<const N: usize>(in0: Bit, in1: Bit, in2: Bit, a: Bits<N>, b: Bits<N>, c: Bits<N>, d: Bits<N>) -> Bits<N> {
-    if in1 {
-        if in0 { a } else { b }
-    } else if in2 {
-        c
-    } else {
-        d
-    }
-}
-
-/// The first stretch of the `want` bytes at byte `offset` of the message; `offset` must lie below `map.total`.
-#[hdl_fn]
-pub fn sge_step(map: SgeMap, offset: Bits<32>, want: Bits<14>) -> Stretch {
-    let at = offset.cast::<34>();
-    let in0 = at < map.end0;
-    let in1 = at < map.end1;
-    let in2 = at < map.end2;
-    let start = of_entry::<34>(in0, in1, in2, 0.into(), map.end0, map.end1, map.end2);
-    let end = of_entry::<34>(in0, in1, in2, map.end0, map.end1, map.end2, map.total);
-    let (vas, keys) = (map.vas, map.keys);
-    let va = of_entry::<64>(
-        in0,
-        in1,
-        in2,
-        vas.get_bits::<64>(0),
-        vas.get_bits::<64>(64),
-        vas.get_bits::<64>(128),
-        vas.get_bits::<64>(192),
-    );
-    let key = of_entry::<32>(
-        in0,
-        in1,
-        in2,
-        keys.get_bits::<32>(0),
-        keys.get_bits::<32>(32),
-        keys.get_bits::<32>(64),
-        keys.get_bits::<32>(96),
-    );
-    let room = end - at;
-    let fits = want.cast::<34>() <= room;
-    let len = if fits { want } else { room.get_bits::<14>(0) };
-    Stretch { key, va: va + (at - start).cast::<64>(), len, last: fits, end: end.get_bits::<32>(0) }
-}
-
-/// The entry that byte `offset` of the message lies in: the first half of [`sge_step`].
+/// The entry that byte `offset` of the message, which must lie below `map.total`, lies in.
 #[hdl_fn]
 pub fn sge_entry(map: SgeMap, offset: Bits<32>) -> Bits<2> {
     let at = offset.cast::<34>();
@@ -132,7 +86,7 @@ pub fn sge_entry(map: SgeMap, offset: Bits<32>) -> Bits<2> {
     cat!(2; !in1, !in0 && (in1 || !in2))
 }
 
-/// What [`sge_step`] gives, from the entry that `offset` lies in: a cycle for each is less and shallower logic.
+/// The first stretch of the `want` bytes at byte `offset`, which lies in `entry`.
 #[hdl_fn]
 pub fn sge_stretch(map: SgeMap, entry: Bits<2>, offset: Bits<32>, want: Bits<14>) -> Stretch {
     let at = offset.cast::<34>();
@@ -172,7 +126,6 @@ mod tests {
         pub offset: Signal<In, Bits<32>>,
         pub want: Signal<In, Bits<14>>,
         pub step: Signal<Out, Stretch>,
-        pub halves: Signal<Out, Stretch>,
         pub total: Signal<Out, Bits<34>>,
     }
     impl Logic for Walk {
@@ -180,9 +133,8 @@ mod tests {
         fn update(&mut self) {
             let map = sge_map(self.sges.val());
             self.total.next = map.total;
-            self.step.next = sge_step(map, self.offset.val(), self.want.val());
             let entry = sge_entry(map, self.offset.val());
-            self.halves.next = sge_stretch(map, entry, self.offset.val(), self.want.val());
+            self.step.next = sge_stretch(map, entry, self.offset.val(), self.want.val());
         }
     }
 
@@ -231,7 +183,6 @@ mod tests {
                 end: ((offset + room) & 0xffff_ffff).to_bits(),
             };
             assert_eq!(m.bytes("step"), bytes_of(want), "offset {offset} of {sges:?}");
-            assert_eq!(m.bytes("halves"), bytes_of(want), "offset {offset} of {sges:?}, in two halves");
         }
     }
 }
