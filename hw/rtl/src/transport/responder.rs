@@ -760,7 +760,8 @@ impl Logic for Responder {
         self.messages.we.next = load || (final_act && goes_on);
         self.messages.waddr.next = written;
         self.messages.wdata.next = new_message;
-        if act {
+        // A SEND, which may take several steps, leaves nothing to keep, and what it has itself must stay.
+        if act && !kind.send {
             self.kept_progress.d.next = if write_progress { new_progress } else { progress };
             self.kept_message.d.next = if goes_on { new_message } else { message };
         }

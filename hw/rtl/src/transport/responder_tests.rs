@@ -671,9 +671,13 @@ fn random_sequences_match_the_reference() {
         }
         // What to send follows a copy of the reference, so that most packets make sense.
         let mut shadow = qps.clone();
+        let mut q = 0;
         let packets: Vec<Packet> = (0..800)
             .map(|_| {
-                let q = rng.random_range(0..QPS);
+                // In runs of one QP.
+                if rng.random_bool(0.5) {
+                    q = rng.random_range(0..QPS);
+                }
                 let r = &shadow[q];
                 let mut p = next(r, &mut rng);
                 if rng.random_bool(0.03) && !r.reads.is_empty() {
@@ -1052,4 +1056,26 @@ fn a_packet_takes_at_most_five_cycles_and_four_in_a_stream() {
     };
     cycles("WRITE_ONLY by turns", 4, &|psn| turns(write_only(psn)));
     cycles("READ by turns", 4, &|psn| turns(p(op::READ_REQUEST, psn).reth(0x5000, 1, 4)));
+}
+
+/// What is kept for the next packet is not what a SEND of several steps walks on.
+#[test]
+fn a_send_behind_a_repeated_write_is_walked_once() {
+    let mut m = model();
+    for again in [write_only(100), write_only(105), p(op::READ_REQUEST, 105).reth(0x5000, 1, 4)] {
+        let mut qps = qps();
+        qps[1].mtu = 256;
+        qps[1].wqes = vec![[(0x1000, 1, 300), (0x2000, 2, 300), (0, 0, 0), (0, 0, 0)]];
+        qps[1].posted = 1;
+        let send = |opcode, psn, len| p(opcode, psn).payload(len);
+        let packets = [
+            write_only(100),
+            send(op::SEND_FIRST, 101, 256),
+            again.clone(),
+            send(op::SEND_MIDDLE, 102, 256),
+            again,
+            send(op::SEND_LAST, 103, 88),
+        ];
+        check(&mut m, &mut qps, &packets, Stall::Never, 0);
+    }
 }
