@@ -4,7 +4,7 @@
 //! ```text
 //! cycle        0      1          2         3
 //! landed       take
-//! completion          valid, if the packet wrote nothing; else a cycle after its last write is taken
+//! completion          valid, if the packet's writes are taken by now
 //! error, go                      valid (in 1 if there is no completion)
 //! landed                                   take     (2 cycles per packet without a completion)
 //! ```
@@ -74,8 +74,8 @@ impl Logic for Commit {
         let ready = !c && !e && !g;
         let take = self.landed.valid.val() && ready;
         self.landed.ready.next = ready;
-        let clear = self.clear.q.val();
-        self.clear.d.next = if take { !landed.wrote } else { clear || self.written.val() };
+        let clear = self.clear.q.val() || self.written.val();
+        self.clear.d.next = if take { !landed.wrote } else { clear };
         let behind = clear && !c;
 
         // The writes before a READ are those that the channel has when the READ is first here.
