@@ -114,8 +114,6 @@ pub struct SoftCore {
     arrived: Reg<Bit>,
     /// A write or an access of a register is done.
     answered: Reg<Bit>,
-    /// One of the two.
-    ready: Reg<Bit>,
     was_io: DFF<Bit>,
     io_value: DFF<Bits<32>>,
 }
@@ -156,7 +154,6 @@ impl SoftCore {
             issued: Default::default(),
             arrived: Default::default(),
             answered: Default::default(),
-            ready: Default::default(),
             was_io: Default::default(),
             io_value: Default::default(),
         }
@@ -166,7 +163,7 @@ impl SoftCore {
 impl Logic for SoftCore {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, running, issued, arrived, answered, ready);
+        regs!(self, clock, rst, running, issued, arrived, answered);
         dff_setup!(self, clock, was_io, io_value);
         clock!(self, clock, memory);
         self.cpu.clk.next = self.clock.val();
@@ -225,14 +222,12 @@ impl Logic for SoftCore {
         };
 
         // Registers.
-        let answered = writes || (asks && is_io && self.io_done.val());
-        self.answered.d.next = answered;
-        self.ready.d.next = answered || (issued && valid && !is_io);
+        self.answered.d.next = writes || (asks && is_io && self.io_done.val());
         self.was_io.d.next = is_io;
         if asks && is_io {
             self.io_value.d.next = self.io_rdata.val();
         }
-        self.cpu.mem_ready.next = self.ready.q.val();
+        self.cpu.mem_ready.next = self.answered.q.val() || arrived;
         self.cpu.mem_rdata.next = if self.was_io.q.val() { self.io_value.q.val() } else { self.memory.rdata.val() };
         self.io_valid.next = asks && is_io;
         self.io_addr.next = address.get_bits::<13>(0);
