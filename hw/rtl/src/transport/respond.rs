@@ -284,7 +284,7 @@ impl<const N: usize> Logic for Respond<N> {
         let announced = !self.go.valid.val() && self.soon_valid.val();
         let overlaps = closing && (self.go.valid.val() || self.soon_valid.val());
         let ahead = (idle && announced && !writes) || (overlaps && other);
-        self.early.d.next = ahead && calm && !can_serve;
+        self.early.d.next = ahead;
         let here = self.early.q.val();
         let faulty = self.faulty.q.val();
         let fetch = state == State::Fetch;

@@ -19,8 +19,14 @@ pub const ROWS: usize = 16;
 const LANES: usize = 4;
 const _: () = assert!(abi::table::GIDS == ROWS && abi::table::MULTICASTS == ROWS);
 
-/// The shortest frame that is looked up: the shortest RoCE packet, before the MAC's padding. What is shorter is a runt.
-pub const SHORTEST: usize = len::ETH + len::IPV4 + len::UDP + len::BTH + len::ICRC;
+/// The shortest RoCE packet, before the MAC's padding.
+const ROCE: usize = len::ETH + len::IPV4 + len::UDP + len::BTH + len::ICRC;
+
+/// The shortest frame that is looked up; what is shorter is a runt. A lookup of several turns wants a RoCE packet's time: on such a
+/// datapath a raw frame must have come with some of its padding.
+pub const fn shortest(width: usize) -> usize {
+    if turns(width) == 1 { len::ETH } else { ROCE }
+}
 
 /// Turns of a lookup: no more than the beats of the shortest frame, and one where the link is so fast that cycles count.
 pub const fn turns(width: usize) -> usize {
@@ -29,7 +35,7 @@ pub const fn turns(width: usize) -> usize {
 const _: () = {
     let mut width = 64;
     while width <= 512 {
-        assert!(SHORTEST.div_ceil(width / 8) >= turns(width));
+        assert!(shortest(width).div_ceil(width / 8) >= turns(width));
         width *= 2;
     }
 };

@@ -82,7 +82,7 @@ fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     if error || size > wire::MAX_FRAME {
         return Verdict::Drop(RX_MAC_ERROR);
     }
-    if size < SHORTEST {
+    if size < shortest(8 * beat) {
         return Verdict::Drop(RX_MALFORMED);
     }
     let ip = ip_at(frame);
