@@ -97,14 +97,19 @@ impl<const N: usize> ReadPort<[u64; N]> {
     }
 }
 
-/// Writes a table row over the table bus of a block under test.
-pub fn write_row(m: &mut verilate::Model, table: u8, index: u64, row: &[u8; 64]) {
-    use crate::msg::TableReq;
+/// A table's row from its bytes.
+pub fn row_of(row: &[u8; 64]) -> Bits<512> {
     let mut wide = Bits::<512>::default();
     for i in 0..512 {
         wide = wide.replace_bit(i, row[i / 8] >> (i % 8) & 1 != 0);
     }
-    let req = TableReq { table: (table as u64).to_bits(), index: index.to_bits(), write: true, row: wide };
+    wide
+}
+
+/// Writes a table row over the table bus of a block under test.
+pub fn write_row(m: &mut verilate::Model, table: u8, index: u64, row: &[u8; 64]) {
+    use crate::msg::TableReq;
+    let req = TableReq { table: (table as u64).to_bits(), index: index.to_bits(), write: true, row: row_of(row) };
     m.set_bytes("table.req", &bytes_of(req));
     m.set("table.valid", 1);
     m.eval();

@@ -1079,3 +1079,67 @@ fn a_send_behind_a_repeated_write_is_walked_once() {
         check(&mut m, &mut qps, &packets, Stall::Never, 0);
     }
 }
+
+/// Loads a QP's row at a cycle, and sees which packets were taken before.
+struct Loader {
+    at: u64,
+    cycle: u64,
+    req: Vec<u8>,
+    loaded: bool,
+    before: Vec<bool>,
+}
+impl Actor for Loader {
+    fn drive(&mut self, m: &mut Model) {
+        m.set_bytes("table.req", &self.req);
+        m.set("table.valid", (self.cycle >= self.at && !self.loaded).into());
+    }
+    fn observe(&mut self, m: &Model) {
+        self.cycle += 1;
+        self.loaded |= m.bit("table.valid") && m.bit("table.ready");
+        if m.bit("meta.valid") && m.bit("meta.ready") {
+            self.before.push(!self.loaded);
+        }
+    }
+    fn done(&self) -> bool {
+        self.loaded
+    }
+    fn status(&self) -> String {
+        format!("loaded: {}", self.loaded)
+    }
+}
+
+/// A row that is loaded in the middle of a stream holds for the next packet, whatever was kept for it.
+#[test]
+fn a_row_that_is_loaded_between_packets_is_not_kept_from_them() {
+    let mut m = model();
+    for at in 0..24 {
+        m.reset();
+        let mut qps = qps();
+        qps.iter().enumerate().for_each(|(q, r)| write_row(&mut m, id::QP_RECV, q as u64, &row(r)));
+        let mut around = Around::new(&m, &mut qps, 1);
+        let mut source = Source::new(&m, "meta", Stall::Never, 1);
+        let mut sink = Sink::new(&m, "op", Stall::Never, 2);
+        let packets: Vec<_> = (0..12).map(|i| write_only(100 + i)).collect();
+        for p in &packets {
+            let mut beat = source.beat();
+            beat.set_bytes("data", &bytes_of(p.meta()));
+            source.push(beat);
+        }
+        sink.expect(packets.len() as u64);
+        // All of them are duplicates then.
+        let anew = Reference { psn: 5000, ..qps[1].clone() };
+        let req = TableReq {
+            table: u64::from(id::QP_RECV).to_bits(),
+            index: 1u64.to_bits(),
+            write: true,
+            row: row_of(&row(&anew)),
+        };
+        let mut loader = Loader { at, cycle: 0, req: bytes_of(req), loaded: false, before: vec![] };
+        bench::run(&mut m, &mut [&mut source, &mut sink, &mut around, &mut loader], 1000);
+        assert!(loader.before.contains(&false), "loaded too late");
+        for (i, before) in loader.before.into_iter().enumerate() {
+            let op = fields_of::<RxOp>(&sink.pop().unwrap().bytes("data"));
+            assert_eq!(op.contains_key("accepted"), before, "packet {i}, load at {at}");
+        }
+    }
+}
