@@ -1,0 +1,539 @@
+//! What the completer does, rule by rule and in random sequences, held against the reference.
+
+use super::*;
+
+#[test]
+fn random_responses_match_the_reference() {
+    let mut m = model();
+    for seed in 0..verilate::scale(24) as u64 {
+        let mut rng = verilate::rng(seed);
+        let mut qps = qps();
+        for r in &mut qps {
+            r.mtu = 256 << rng.random_range(0..5);
+            r.psn = [0, M24 - 9, rng.random::<u64>() & M24][rng.random_range(0..3)];
+            r.sent = r.psn;
+            r.retry_count = rng.random_range(0..8);
+            r.retry = r.retry_count;
+            r.rnr_count = rng.random_range(0..8);
+            r.rnr_retry = r.rnr_count;
+            if rng.random_bool(0.1) {
+                r.state = rng.random_range(0..8);
+            }
+            let mut reads = 0;
+            for _ in 0..rng.random_range(0..100) {
+                let mut opcode =
+                    [send_op::SEND, send_op::WRITE, send_op::WRITE_IMM, send_op::READ][rng.random_range(0..4)];
+                if opcode == send_op::READ {
+                    reads += 1;
+                    if reads > 16 {
+                        opcode = send_op::SEND;
+                    }
+                }
+                let length = [0, 1, r.mtu, rng.random_range(0..6 * r.mtu)][rng.random_range(0..4)];
+                r.send(opcode, length, rng.random_bool(0.6));
+            }
+        }
+        let mut shadow = qps.clone();
+        let metas: Vec<RxMeta> = (0..800)
+            .map(|_| {
+                let r = &mut shadow[rng.random_range(0..QPS)];
+                let flight = r.sent.wrapping_sub(r.psn) & M24;
+                let mut x = response(r.qpn, op::ACK, r.psn + rng.random_range(0..=flight.min(6)));
+                (x.rows, x.buf) = (rng.random_range(1..70u64).to_bits(), rng.random_range(0..1u64 << 20).to_bits());
+                let oldest = r.messages.get(r.oldest);
+                match rng.random_range(0..40) {
+                    0 => x.syndrome = 0x60u64.to_bits(),
+                    1 => x.syndrome = (0x20 | rng.random_range(0..32u64)).to_bits(),
+                    2 if rng.random_bool(0.2) => x.syndrome = (0x61 + rng.random_range(0..4u64)).to_bits(),
+                    3 => x.psn = ((r.psn + rng.random_range(0..1000)) & M24).to_bits(),
+                    5 => x.sip = (PEER ^ 1).to_bits(),
+                    6 => x.pkey = 0x7fffu64.to_bits(),
+                    4 => x.psn = (r.psn.wrapping_sub(rng.random_range(1..9)) & M24).to_bits(),
+                    _ => {
+                        if let Some(s) = oldest.filter(|s| s.opcode == send_op::READ) {
+                            // The next response packet, rarely not.
+                            let at = (r.psn.wrapping_sub(s.psn) & M24) * r.mtu;
+                            let n = (s.length - at).min(r.mtu);
+                            let opcode = match (at == 0, at + n == s.length) {
+                                (true, true) => op::READ_RESPONSE_ONLY,
+                                (true, false) => op::READ_RESPONSE_FIRST,
+                                (false, true) => op::READ_RESPONSE_LAST,
+                                _ => op::READ_RESPONSE_MIDDLE,
+                            };
+                            let n = if rng.random_bool(0.01) { rng.random_range(0..5000) } else { n };
+                            x = RxMeta { rows: x.rows, buf: x.buf, ..data(opcode, r.psn, n) };
+                            x.qpn = r.qpn.to_bits();
+                            if rng.random_bool(0.05) {
+                                x.psn = ((r.psn + rng.random_range(0..3)) & M24).to_bits();
+                            }
+                        }
+                    }
+                }
+                r.receive(&x);
+                x
+            })
+            .collect();
+        let stall = [Stall::Never, Stall::Random, Stall::Rate(0.3)][seed as usize % 3];
+        check(&mut m, &mut qps, &metas, stall, seed);
+    }
+}
+
+/// An outcome in words.
+fn words((_, ops, back): &Outcome) -> String {
+    let mut text = vec![];
+    for op in ops {
+        if op.write {
+            text.push(format!("write {:x} {}", op.va.to_u64(), op.len.to_u64()));
+        }
+        let c = op.completion;
+        if c.valid {
+            text.push(format!("cqe {} status {}", c.wqe_index.to_u64(), c.status.to_u64()));
+        }
+        if c.cause.any() {
+            text.push(format!("end {}", cause::NAMES[c.cause.to_u64() as usize].0));
+        }
+    }
+    if let Some(b) = back {
+        text.push(format!("back {} at {} of {}", b.psn.to_u64(), b.offset.to_u64(), b.record.to_u64()));
+    }
+    if text.is_empty() { "nothing".into() } else { text.join(", ") }
+}
+
+/// Responses to one QP, and what each must lead to: by the reference, and by the hardware.
+fn rule(setup: impl FnOnce(&mut Reference), script: &[(RxMeta, &str)]) {
+    let mut qps = qps();
+    setup(&mut qps[1]);
+    let mut twin = qps[1].clone();
+    for (i, (x, want)) in script.iter().enumerate() {
+        assert_eq!(words(&twin.receive(x)), *want, "response {i}");
+    }
+    let metas: Vec<RxMeta> = script.iter().map(|(x, _)| *x).collect();
+    for (seed, stall) in [Stall::Never, Stall::Random].into_iter().enumerate() {
+        check(&mut model(), &mut qps.clone(), &metas, stall, seed as u64);
+    }
+}
+
+/// Two SENDs (100, 101), a READ of 2,500 bytes (102 to 104), a WRITE (105).
+fn usual(r: &mut Reference) {
+    r.send(send_op::SEND, 10, true).send(send_op::SEND, 10, false);
+    r.send(send_op::READ, 2500, true).send(send_op::WRITE, 10, true);
+}
+
+#[test]
+fn an_ack_completes_all_before_it_in_order() {
+    rule(
+        |r| _ = r.send(send_op::SEND, 10, true).send(send_op::SEND, 10, false).send(send_op::SEND, 10, true),
+        &[(ack(102), "cqe 0 status 0, cqe 3 status 0"), (ack(102), "nothing"), (ack(103), "nothing")],
+    );
+}
+
+#[test]
+fn an_ack_within_a_message_completes_nothing() {
+    rule(|r| _ = r.send(send_op::SEND, 3000, true), &[(ack(101), "nothing"), (ack(102), "cqe 0 status 0")]);
+}
+
+#[test]
+fn a_read_response_lands_and_completes_with_its_last_packet() {
+    rule(
+        usual,
+        &[
+            (data(op::READ_RESPONSE_FIRST, 102, 1024), "cqe 0 status 0, write 1000 1024"),
+            (data(op::READ_RESPONSE_MIDDLE, 103, 1024), "write 1400 226, write 9000 798"),
+            (data(op::READ_RESPONSE_LAST, 104, 452), "write 931e 452, cqe 3 status 0"),
+            (ack(105), "cqe 6 status 0"),
+        ],
+    );
+}
+
+#[test]
+fn an_answer_beyond_a_read_is_an_implied_nak() {
+    rule(
+        usual,
+        &[
+            (ack(105), "cqe 0 status 0, back 102 at 0 of 2"),
+            (ack(105), "nothing"),
+            (data(op::READ_RESPONSE_FIRST, 102, 1024), "write 1000 1024"),
+            (data(op::READ_RESPONSE_LAST, 104, 452), "back 103 at 1024 of 2"),
+        ],
+    );
+}
+
+#[test]
+fn responses_of_others_are_not_heard() {
+    let foreign = RxMeta { sip: (PEER ^ 1).to_bits(), ..ack(100) };
+    let key = RxMeta { pkey: 0x7fffu64.to_bits(), ..ack(100) };
+    rule(usual, &[(foreign, "nothing"), (key, "nothing"), (ack(100), "cqe 0 status 0")]);
+}
+
+#[test]
+fn an_unsolicited_ack_within_a_read_says_nothing_about_it() {
+    rule(usual, &[(ack(103), "cqe 0 status 0"), (ack(104), "nothing")]);
+}
+
+#[test]
+fn a_response_of_wrong_length_ends_the_qp() {
+    let end = "cqe 0 status 0, cqe 3 status 7, end BAD_RESPONSE";
+    rule(usual, &[(data(op::READ_RESPONSE_FIRST, 102, 1020), end), (ack(105), "nothing")]);
+    rule(usual, &[(data(op::READ_RESPONSE_ONLY, 102, 1024), end)]);
+}
+
+#[test]
+fn nak_sequence_error_acknowledges_what_is_before_it_and_goes_back() {
+    rule(usual, &[(nak(101, 0x60), "cqe 0 status 0, back 101 at 0 of 1"), (ack(101), "nothing")]);
+    rule(|r| _ = r.send(send_op::WRITE, 5000, true), &[(nak(102, 0x60), "back 102 at 2048 of 0")]);
+}
+
+#[test]
+fn retries_are_counted_and_reloaded_by_progress() {
+    rule(
+        |r| {
+            (r.retry_count, r.retry) = (1, 1);
+            r.send(send_op::WRITE, 5000, true);
+        },
+        &[
+            (nak(100, 0x60), "back 100 at 0 of 0"),
+            (ack(100), "nothing"),
+            (nak(101, 0x60), "back 101 at 1024 of 0"),
+            (nak(101, 0x60), "cqe 0 status 12, end RETRY_EXCEEDED"),
+        ],
+    );
+}
+
+#[test]
+fn fatal_naks_complete_their_message_with_an_error() {
+    for (syndrome, status, name) in
+        [(0x61, 9, "NAK_INVALID_REQUEST"), (0x62, 10, "NAK_REMOTE_ACCESS"), (0x63, 11, "NAK_REMOTE_OPERATION")]
+    {
+        let want = format!("cqe 0 status 0, cqe 1 status {status}, end {name}");
+        rule(usual, &[(nak(101, syndrome), &want), (ack(105), "nothing")]);
+        // Within a READ it is about that READ.
+        let want = format!("cqe 0 status 0, cqe 3 status {status}, end {name}");
+        rule(usual, &[(nak(103, syndrome), &want)]);
+    }
+}
+
+#[test]
+fn rnr_retries_are_counted_unless_they_are_seven() {
+    rule(
+        |r| {
+            (r.rnr_count, r.rnr_retry) = (1, 1);
+            r.send(send_op::SEND, 10, true);
+        },
+        &[(nak(100, 0x2c), "nothing"), (nak(100, 0x2c), "cqe 0 status 13, end RNR_RETRY_EXCEEDED")],
+    );
+    rule(|r| _ = r.send(send_op::SEND, 10, true), &[(nak(100, 0x2c), "nothing"); 9]);
+}
+
+#[test]
+fn an_ack_takes_five_cycles_read_data_six_and_a_further_message_three() {
+    let mut m = model();
+    let mut qps = qps();
+    (0..100).for_each(|_| _ = qps[1].send(send_op::SEND, 10, true));
+    let metas: Vec<_> = (100..200).map(ack).collect();
+    let (cycles, _) = check(&mut m, &mut qps.clone(), &metas, Stall::Never, 1);
+    println!("ACK: {:.2} cycles", cycles as f64 / 100.0);
+    assert!(cycles <= 510);
+    let (cycles, _) = check(&mut m, &mut qps, &metas[99..], Stall::Never, 1);
+    println!("coalesced ACK: {:.2} cycles per message", cycles as f64 / 100.0);
+    assert!(cycles <= 310);
+    let mut qps = self::qps();
+    qps[1].send(send_op::READ, 100 * 1024, true);
+    let metas: Vec<_> = (0..100)
+        .map(|i| {
+            data(
+                [op::READ_RESPONSE_FIRST, op::READ_RESPONSE_MIDDLE, op::READ_RESPONSE_LAST]
+                    [(i > 0) as usize + (i == 99) as usize],
+                100 + i,
+                1024,
+            )
+        })
+        .collect();
+    let (cycles, _) = check(&mut m, &mut qps, &metas, Stall::Never, 1);
+    println!("READ response: {:.2} cycles", cycles as f64 / 100.0);
+    assert!(cycles <= 615);
+}
+
+/// A clock-by-clock run with wake-up calls returned as dispatch does; for faults and timers.
+struct Live {
+    m: Model,
+    around: Around,
+    tick: u64,
+}
+
+/// What comes out: ops and go backs in order, with the tick they came in.
+#[derive(Debug, Clone, PartialEq)]
+enum Event {
+    Op(String),
+    Back(u64),
+}
+
+impl Live {
+    fn new(setup: impl FnOnce(&mut Reference)) -> Self {
+        const TICK: usize = 64;
+        let mut m = Model::of(|| Completer::new(QPS, TICK, 5), options()).unwrap();
+        m.reset();
+        let mut qps = qps();
+        setup(&mut qps[1]);
+        for (q, r) in qps.iter().enumerate() {
+            load(&mut m, q, r);
+        }
+        let around = Around::new(&m, &qps);
+        m.set("op.ready", 1);
+        m.set("back.ready", 1);
+        m.set("wake.ready", 0);
+        Live { m, around, tick: TICK as u64 }
+    }
+    fn left(&mut self, psn: u64) {
+        self.leaves(psn, true);
+    }
+    /// A raw frame leaves: nobody else acknowledges it.
+    fn raw_left(&mut self, psn: u64) {
+        self.leaves(psn, false);
+    }
+    fn leaves(&mut self, psn: u64, expects: bool) {
+        let left = TxLeft { qpn: 1u64.to_bits(), psn: psn.to_bits(), expects };
+        self.m.set_bytes("left.data", &bytes_of(left));
+        self.m.set("left.valid", 1);
+        self.cycle(None);
+        self.m.set("left.valid", 0);
+    }
+    fn cycle(&mut self, mut seen: Option<&mut Vec<(u64, Event)>>) {
+        self.around.drive(&mut self.m);
+        self.m.eval();
+        self.around.observe(&self.m);
+        let now = self.m.cycle() / self.tick;
+        if let Some(seen) = &mut seen {
+            if self.m.bit("op.valid") {
+                let op = fields_of::<RxOp>(self.m.bytes("op.data"));
+                let get = |k: &str| op.get(k).copied().unwrap_or(0);
+                if get("completion.valid") != 0 || get("completion.cause") != 0 {
+                    let text = format!("cqe {} status {}", get("completion.wqe_index"), get("completion.status"));
+                    seen.push((now, Event::Op(text)));
+                }
+            }
+            if self.m.bit("back.valid") {
+                let back = fields_of::<GoBack>(self.m.bytes("back.data"));
+                seen.push((now, Event::Back(back.get("psn").copied().unwrap_or(0) as u64)));
+            }
+        }
+        self.m.tick();
+    }
+    /// Runs for some ticks.
+    fn run(&mut self, ticks: u64, give: &[RxMeta]) -> Vec<(u64, Event)> {
+        let mut seen = vec![];
+        let mut give: VecDeque<RxMeta> = give.iter().copied().collect();
+        let end = self.m.cycle() + ticks * self.tick;
+        while self.m.cycle() < end {
+            self.m.eval();
+            if give.is_empty() && self.m.bit("wake.valid") {
+                let q = self.m.get("wake.data");
+                give.push_back(RxMeta { qpn: q.to_bits(), ..Default::default() });
+                self.m.set("wake.ready", 1);
+            }
+            if let Some(meta) = give.front() {
+                self.m.set_bytes("meta.data", &bytes_of(*meta));
+                self.m.set("meta.valid", 1);
+                self.m.eval();
+                if self.m.bit("meta.ready") {
+                    give.pop_front();
+                }
+            }
+            self.cycle(Some(&mut seen));
+            self.m.set("wake.ready", 0);
+            self.m.set("meta.valid", 0);
+        }
+        seen
+    }
+    fn fault(&mut self, psn: u64, blocks: u64) {
+        let fault = SendFault {
+            qpn: 1u64.to_bits(),
+            generation: 10u64.to_bits(),
+            psn: psn.to_bits(),
+            cause: (if blocks == 0 { cause::KEY_PD } else { cause::WQE_OPCODE } as u64).to_bits(),
+            blocks: blocks.to_bits(),
+            opcode: 0u64.to_bits(),
+        };
+        self.m.set_bytes("fault.data", &bytes_of(fault));
+        self.m.set("fault.valid", 1);
+        self.m.eval();
+        while !self.m.bit("fault.ready") {
+            self.cycle(None);
+            self.m.eval();
+        }
+        self.cycle(None);
+        self.m.set("fault.valid", 0);
+    }
+}
+
+fn backs(seen: &[(u64, Event)]) -> Vec<u64> {
+    seen.iter().filter(|(_, e)| matches!(e, Event::Back(_))).map(|(t, _)| *t).collect()
+}
+
+#[test]
+fn the_fast_timer_doubles_and_costs_no_retry() {
+    let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, true));
+    assert_eq!(live.run(300, &[]), []);
+    live.left(100);
+    let start = live.m.cycle() / live.tick;
+    let times: Vec<u64> = backs(&live.run(2200, &[])).iter().map(|t| t - start).collect();
+    println!("go backs after {times:?} ticks");
+    let first = timers::FIRST;
+    for (i, t) in times.iter().enumerate() {
+        let want = first * ((2 << i) - 1);
+        assert!(want <= *t && *t <= want + 4 * (i as u64 + 1), "{i}: {t} for {want}");
+    }
+    assert_eq!(times.len(), 4);
+    // Eight firings and more: far more than seven retries, and no error.
+    assert!(
+        live.around.counts[&counter::RETRY_FAST_TIMER] == 4
+            && !live.around.counts.contains_key(&counter::RETRY_TIMEOUT)
+    );
+}
+
+#[test]
+fn after_a_nak_the_fast_timer_waits_twice_as_long() {
+    let mut live = Live::new(|r| (0..4).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    (100..104).for_each(|psn| live.left(psn));
+    assert_eq!(backs(&live.run(2, &[nak(100, 0x60)])).len(), 1);
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(400, &[]))[0] - start;
+    assert!((2 * timers::FIRST - 4..2 * timers::FIRST + 8).contains(&first), "{first} ticks");
+}
+
+#[test]
+fn the_fast_timer_follows_the_round_trip() {
+    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    for psn in 100..150 {
+        live.left(psn);
+        let seen = live.run(12, &[]);
+        assert!(backs(&seen).is_empty());
+        live.run(1, &[ack(psn)]);
+    }
+    live.left(150);
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(100, &[]))[0] - start;
+    println!("fires {first} ticks after a packet, at round trips of 12 ticks");
+    assert!((13..20).contains(&first));
+}
+
+/// The packets of a READ response may come further apart than its first one took: on a slow or shared link.
+#[test]
+fn the_fast_timer_follows_the_pace_of_the_responses() {
+    let mut live = Live::new(|r| _ = r.send(send_op::READ, 20 * 1024, true));
+    live.left(100);
+    for (psn, gap) in (100..).zip([20, 55, 100, 180, 180, 20, 20, 180, 180]) {
+        assert_eq!(backs(&live.run(gap, &[])), [] as [u64; 0], "before response {psn}");
+        let opcode = if psn == 100 { op::READ_RESPONSE_FIRST } else { op::READ_RESPONSE_MIDDLE };
+        live.run(1, &[data(opcode, psn, 1024)]);
+    }
+    // It stops.
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(1000, &[]))[0] - start;
+    println!("fires {first} ticks after the last response");
+    assert!((2 * 180 - 20..2 * 180 + 20).contains(&first), "{first}");
+}
+
+#[test]
+fn the_verbs_timeout_costs_retries_until_none_is_left() {
+    let mut live = Live::new(|r| {
+        (r.timeout, r.retry_count) = (3, 2);
+        r.send(send_op::SEND, 10, true);
+    });
+    live.left(100);
+    let seen = live.run(200, &[]);
+    // 4 x 2^3 ticks, below the fast timer: each firing counts.
+    assert_eq!(backs(&seen).len(), 2);
+    assert_eq!(seen.last().unwrap().1, Event::Op("cqe 0 status 12".into()));
+    assert_eq!(live.around.counts[&counter::RETRY_TIMEOUT], 2);
+}
+
+#[test]
+fn progress_stops_the_timer() {
+    let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, true));
+    live.left(100);
+    live.run(100, &[ack(100)]);
+    assert_eq!(live.run(300, &[]), []);
+}
+
+#[test]
+fn a_read_whose_response_stops_is_asked_for_again_from_there() {
+    let mut live = Live::new(|r| _ = r.send(send_op::READ, 3000, true));
+    live.left(100);
+    live.run(2, &[data(op::READ_RESPONSE_FIRST, 100, 1024)]);
+    let seen = live.run(200, &[]);
+    assert_eq!(seen[0].1, Event::Back(101));
+}
+
+#[test]
+fn an_rnr_nak_waits_for_its_timer() {
+    // Code 7: 120 us, 118 ticks of 1.024 us.
+    let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, true));
+    live.left(100);
+    let start = live.m.cycle() / live.tick;
+    let seen = live.run(400, &[nak(100, 0x20 | 7)]);
+    let first = backs(&seen)[0] - start;
+    println!("back {first} ticks after RNR");
+    assert!((118..122).contains(&first));
+}
+
+#[test]
+fn a_failed_wqe_completes_in_its_turn() {
+    let setup = |r: &mut Reference| _ = r.send(send_op::SEND, 10, true).send(send_op::SEND, 10, true);
+    let op = |text: &str| Event::Op(text.into());
+    let what = |seen: Vec<(u64, Event)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
+    // A WQE that was not sent: behind two that were.
+    let mut live = Live::new(setup);
+    live.fault(102, 1);
+    assert_eq!(what(live.run(2, &[])), []);
+    assert_eq!(what(live.run(2, &[ack(100)])), [op("cqe 0 status 0")]);
+    assert_eq!(what(live.run(2, &[ack(101)])), [op("cqe 1 status 0"), op("cqe 3 status 2")]);
+    assert_eq!(what(live.run(2, &[ack(101)])), []);
+    // A frame of the second message.
+    let mut live = Live::new(setup);
+    live.fault(101, 0);
+    assert_eq!(what(live.run(2, &[ack(100)])), [op("cqe 0 status 0"), op("cqe 1 status 4")]);
+    // A frame that was acknowledged all the same: send on from where we are.
+    let mut live = Live::new(setup);
+    live.run(2, &[ack(100)]);
+    live.fault(100, 0);
+    assert_eq!(what(live.run(2, &[])), [Event::Back(101)]);
+}
+
+#[test]
+fn a_fault_behind_messages_that_asked_for_no_ack_sends_them_again() {
+    for blocks in [0, 1] {
+        let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, false).send(send_op::SEND, 10, blocks == 0));
+        // Of the second message, or behind both; nothing that asks for an answer has left.
+        live.fault(101 + blocks, blocks);
+        let seen = live.run(timers::FIRST + 10, &[]);
+        assert_eq!(seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Back(100)]);
+        assert_eq!(live.run(300, &[]), []);
+    }
+}
+
+/// A raw frame is done when it has left, and those before it; its PSN is nobody's otherwise.
+#[test]
+fn raw_frames_complete_when_they_have_left() {
+    let setup = |r: &mut Reference| _ = (0..4).fold(r, |r, i| r.send(send_op::SEND, 60, i != 1));
+    let op = |text: &str| Event::Op(text.into());
+    let what = |seen: Vec<(u64, Event)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
+    let mut live = Live::new(setup);
+    live.raw_left(100);
+    assert_eq!(what(live.run(2, &[])), [op("cqe 0 status 0")]);
+    // Two leave before the call for the first is made.
+    live.raw_left(101);
+    live.raw_left(102);
+    assert_eq!(what(live.run(2, &[])), [op("cqe 3 status 0")]);
+    // What is done, or was never sent, is not done again.
+    live.raw_left(102);
+    assert_eq!(what(live.run(2, &[])), []);
+    live.raw_left(104);
+    assert_eq!(what(live.run(2, &[])), []);
+    // A failed frame completes in its turn.
+    live.fault(103, 0);
+    assert_eq!(what(live.run(2, &[])), [op("cqe 6 status 4")]);
+    // No timer runs for them.
+    let mut live = Live::new(setup);
+    live.raw_left(100);
+    assert_eq!(backs(&live.run(3000, &[])), [] as [u64; 0]);
+}
