@@ -470,7 +470,7 @@ fn a_row_that_is_loaded_between_packets_is_not_kept_from_them() {
         m.reset();
         let mut qps = qps();
         qps.iter().enumerate().for_each(|(q, r)| write_row(&mut m, id::QP_RECV, q as u64, &row(r)));
-        let mut around = Around::new(&m, &mut qps, 1);
+        let mut around = Around::new(&m, &qps, 1);
         let mut source = Source::new(&m, "meta", Stall::Never, 1);
         let mut sink = Sink::new(&m, "op", Stall::Never, 2);
         let packets: Vec<_> = (0..12).map(|i| write_only(100 + i)).collect();
