@@ -468,7 +468,7 @@ fn a_row_that_is_loaded_between_packets_is_not_kept_from_them() {
     let mut m = model();
     for at in 0..24 {
         m.reset();
-        let mut qps = qps();
+        let qps = qps();
         qps.iter().enumerate().for_each(|(q, r)| write_row(&mut m, id::QP_RECV, q as u64, &row(r)));
         let mut around = Around::new(&m, &qps, 1);
         let mut source = Source::new(&m, "meta", Stall::Never, 1);
