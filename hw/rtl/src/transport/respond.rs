@@ -275,7 +275,8 @@ impl<const N: usize> Logic for Respond<N> {
         let can_serve = self.scan.pick.valid.val() && outputs_free;
         let chosen = can_serve && (!go_ready || self.enough.q.val());
         let calm = !row_due && !self.fault.valid.val();
-        let take_go = idle && calm && go_ready && !chosen;
+        let go_next = calm && go_ready && !chosen;
+        let take_go = idle && go_next;
         let asked = if self.go.valid.val() { go } else { soon };
         // Idle comes next, and a write of this QP's row: another's may be read meanwhile.
         let closes = state == State::Owe && !self.at_once.q.val();
@@ -284,7 +285,7 @@ impl<const N: usize> Logic for Respond<N> {
         let announced = !self.go.valid.val() && self.soon_valid.val();
         let overlaps = closing && (self.go.valid.val() || self.soon_valid.val());
         let ahead = (idle && announced && !writes) || (overlaps && other);
-        self.early.d.next = ahead;
+        self.early.d.next = ahead && calm;
         let here = self.early.q.val();
         let faulty = self.faulty.q.val();
         let fetch = state == State::Fetch;
@@ -438,7 +439,7 @@ impl<const N: usize> Logic for Respond<N> {
                     next = State::Bus;
                 } else if take_fault || (calm && chosen) {
                     next = State::Fetch;
-                } else if take_go {
+                } else if go_next {
                     next = if here { State::Take } else { State::TakeWait };
                 }
             }
