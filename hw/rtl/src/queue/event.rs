@@ -25,7 +25,12 @@
 use super::{entries, messages::Messages};
 use crate::msg::{DmaWrite, Event, Ring};
 use crate::stream::{Arbiter, BadRow, GuardedTable, Sink, Source, Table, TablePort};
-use abi::{queue::event, table::eq};
+use abi::{
+    bar::health,
+    queue::event,
+    status::cause,
+    table::{eq, id},
+};
 use hdl::prelude::*;
 
 /// Who reports events.
@@ -63,6 +68,19 @@ struct Told {
     number: Bits<24>,
     value: Bits<8>,
 }
+
+// All kinds of events fit, and what they say: causes and tables are bytes, a port is up or down, health is a set of bits.
+const _: () = {
+    let kinds = event::ALL.values;
+    let mut i = 0;
+    while i < kinds.len() {
+        assert!(kinds[i].1 < 1 << 4, "a kind of event takes more than 4 bits");
+        i += 1;
+    }
+    assert!(size_of_val(&cause::NONE) == 1 && size_of_val(&id::EQ) == 1, "a cause or a table takes more than 8 bits");
+    let all = health::READY | health::SILENT | health::PARITY | health::BUS;
+    assert!(all < 1 << 8, "the state of health takes more than 8 bits");
+};
 
 /// An event that found its EQ full.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
