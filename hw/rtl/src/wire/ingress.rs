@@ -72,7 +72,7 @@ pub struct Ingress<const W: usize> {
     pub table: TablePort,
     /// Frames that passed all checks, in the order of arrival.
     pub meta: Source<RxMeta>,
-    /// The QP that `meta` will name in the next cycle, if a frame passes at once.
+    /// The QP that `meta` will name in the next cycle, if a RoCE frame passes at once. Raw frames are not announced.
     pub soon: Signal<Out, Bits<24>>,
     pub soon_valid: Signal<Out, Bit>,
     pub buf_we: Signal<Out, Bit>,
@@ -490,7 +490,7 @@ impl<const W: usize> Logic for Ingress<W> {
         // Judge: first headers and ICRC, then, where there is one, the UDP checksum.
         let parsed: Parsed = self.parser.out.val();
         self.soon.next = parsed.meta.qpn;
-        self.soon_valid.next = self.parser.out_valid.val();
+        self.soon_valid.next = self.parser.out_valid.val() && !parsed.meta.raw && !parsed.faulty;
         let folded = self.folded.q.val();
         let summed_well = folded == 0xffff || folded == 0x1fffe || folded == 0x2fffd;
         let (was_good, was_summed) = (self.was_good.q.val(), self.was_summed.q.val());

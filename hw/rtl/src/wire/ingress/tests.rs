@@ -261,6 +261,8 @@ struct World {
     buffer: Vec<u8>,
     drops: VecDeque<usize>,
     marks: usize,
+    /// QPs that were announced.
+    soon: Vec<u64>,
     freed: usize,
 }
 
@@ -268,7 +270,7 @@ impl World {
     fn new(beat: usize, buffer: usize, gaps: f64, seed: u64, frames: Vec<Sent>) -> Self {
         let rng = verilate::rng(seed);
         let (frames, buffer) = (frames.into(), vec![0; buffer]);
-        World { beat, rng, gaps, frames, at: 0, buffer, drops: VecDeque::new(), marks: 0, freed: 0 }
+        World { beat, rng, gaps, frames, at: 0, buffer, drops: VecDeque::new(), marks: 0, soon: vec![], freed: 0 }
     }
 }
 
@@ -306,6 +308,9 @@ impl Actor for World {
             assert_eq!((at % self.beat, bytes), (0, self.beat));
             let at = at % self.buffer.len();
             self.buffer[at..at + bytes].copy_from_slice(m.bytes("buf_data"));
+        }
+        if m.bit("soon_valid") {
+            self.soon.push(m.get("soon"));
         }
         let count = m.get("count");
         for k in (0..64).filter(|k| count >> k & 1 == 1) {
@@ -713,6 +718,47 @@ fn random_frames_at_256_bits() {
 #[test]
 fn random_frames_at_512_bits() {
     random::<512>(1 << 14, scale(1000));
+}
+
+/// What is announced are the QPs of RoCE frames; what lies where a raw frame would have its BTH is nobody's QP.
+fn announces<const W: usize>() {
+    let mut m = build::<W>(1 << 16);
+    let mut rng = verilate::rng(13);
+    let setup = Setup { promiscuous: true, ..setup(&mut rng) };
+    m.reset();
+    configure(&mut m, &setup);
+    let mut qpns = vec![];
+    let mut frames = vec![];
+    for i in 0..200 {
+        let mut frame = roce(&mut rng, &setup.gids[i % GIDS], 4, 64);
+        let ip = ip_at(&frame);
+        let bth = ip + if frame[ip] >> 4 == 6 { 48 } else { 28 };
+        match i % 4 {
+            // To another MAC, to another port, and one that does not pass.
+            1 => frame[5] ^= 0x55,
+            2 => frame[bth - 6] ^= 1,
+            3 => frame[bth - 4] ^= 1,
+            _ => qpns.push(big::<24>(&frame[bth + 5..bth + 8]).to_u64()),
+        }
+        frames.push((frame, false));
+    }
+    let mut world = World::new(W / 8, 1 << 16, 0.0, 1, frames);
+    let mut drain = Drain::new(&m, "meta", Stall::Never, 1);
+    while !world.done() {
+        cycle(&mut m, &mut [&mut world, &mut drain]);
+    }
+    (0..50).for_each(|_| cycle(&mut m, &mut [&mut world, &mut drain]));
+    assert_eq!(drain.len(), 150);
+    assert_eq!(world.soon, qpns);
+}
+
+#[test]
+fn raw_frames_are_not_announced_at_64_bits() {
+    announces::<64>();
+}
+#[test]
+fn raw_frames_are_not_announced_at_512_bits() {
+    announces::<512>();
 }
 
 /// Every length up to over the maximum, as garbage and as good frames where possible.
