@@ -31,31 +31,55 @@ pub struct Bench {
     figures: Vec<Figure>,
 }
 
-/// All figures whose name contains `only`; `stages` shows where the time of a message goes.
-pub fn figures(gen4: bool, board: Board, only: &str, stages: bool) -> Result<Vec<Figure>> {
-    let mut setup = Setup::default();
-    if gen4 {
-        setup.nic.pcie = PcieProfile::gen4x16();
-    }
-    let mut slower = setup.clone();
-    slower.nic.mac_latency = 250 * NS;
-    let (setup, board) = match board {
-        Board::Only => (slower, None),
-        Board::Beside => (setup, Some(slower)),
-        Board::Without => (setup, None),
-    };
-    let mut b = Bench { setup, board, only: only.into(), figures: Vec::new() };
+/// All figures of the core; `stages` shows where the time of a message goes.
+pub fn figures(b: &mut Bench, stages: bool) -> Result<()> {
     b.bandwidth()?;
     b.messages()?;
-    latency::figures(&mut b, stages)?;
+    latency::figures(b, stages)?;
     b.loopback()?;
     b.loss()?;
     b.control()?;
-    b.speed()?;
-    Ok(b.figures)
+    b.speed()
 }
 
 impl Bench {
+    /// Measures the figures whose name contains `only`.
+    pub fn new(gen4: bool, board: Board, only: &str) -> Self {
+        let mut setup = Setup::default();
+        if gen4 {
+            setup.nic.pcie = PcieProfile::gen4x16();
+        }
+        let mut slower = setup.clone();
+        slower.nic.mac_latency = 250 * NS;
+        let (setup, board) = match board {
+            Board::Only => (slower, None),
+            Board::Beside => (setup, Some(slower)),
+            Board::Without => (setup, None),
+        };
+        Bench { setup, board, only: only.into(), figures: Vec::new() }
+    }
+
+    /// The figures that were measured.
+    pub fn done(self) -> Vec<Figure> {
+        self.figures
+    }
+
+    /// Whether a figure of this name is wanted.
+    pub fn wants(&self, name: &str) -> bool {
+        name.contains(&self.only)
+    }
+
+    /// What to measure on.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Adds a figure.
+    pub fn push(&mut self, figure: Figure) {
+        eprintln!("{}: {:.2} {}", figure.figure, figure.value, figure.unit);
+        self.figures.push(figure);
+    }
+
     /// Measures a figure if it is wanted, on the board as well if that is.
     pub fn measure(
         &mut self,
@@ -64,18 +88,17 @@ impl Bench {
         ask: Ask,
         run: impl Fn(&Setup) -> Result<Run>,
     ) -> Result<()> {
-        if !name.contains(&self.only) {
+        if !self.wants(name) {
             return Ok(());
         }
         let r = run(&self.setup)?;
-        eprintln!("{name}: {:.2} {unit}", r.value);
         let mut f = match ask {
             AtLeast(bar, limit) => Figure::at_least(name, r.value, unit, bar, limit),
             AtMost(bar, limit) => Figure::at_most(name, r.value, unit, bar, limit),
         };
-        f.pcie = Some(r.pcie);
+        f.pcie = r.pcie;
         f.board = self.board.as_ref().map(run).transpose()?.map(|r| r.value);
-        self.figures.push(f);
+        self.push(f);
         Ok(())
     }
 
@@ -214,7 +237,7 @@ fn timed<T>(setup: &Setup, work: impl Fn(&Testbed) -> Result<T>) -> Result<Run> 
     let bed = Testbed::new(setup)?;
     let (start, meter) = (bed.ns(), Meter::start(&bed));
     let made = work(&bed)?;
-    let r = Run { value: (bed.ns() - start) / 1e6, pcie: meter.percent(&bed) };
+    let r = Run { value: (bed.ns() - start) / 1e6, pcie: Some(meter.percent(&bed)) };
     drop(made);
     Ok(r)
 }

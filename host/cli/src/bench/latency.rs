@@ -56,7 +56,7 @@ fn write(setup: &Setup, direct: bool, stages: Option<&str>) -> Result<Run> {
         }
         pair.a.cq.wait().status?;
     }
-    Ok(Run { value: quantile(&mut times, 0.5), pcie: meter.percent(&bed) })
+    Ok(Run { value: quantile(&mut times, 0.5), pcie: Some(meter.percent(&bed)) })
 }
 
 /// Times from the doorbell's store until the completion is in memory, in microseconds.
@@ -85,7 +85,7 @@ fn read(setup: &Setup, stages: Option<&str>) -> Result<Run> {
         }
         done.status?;
     }
-    Ok(Run { value: quantile(&mut times, 0.5), pcie: meter.percent(&bed) })
+    Ok(Run { value: quantile(&mut times, 0.5), pcie: Some(meter.percent(&bed)) })
 }
 
 /// Lets both NICs note what passes from now on.

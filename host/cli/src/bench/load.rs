@@ -50,11 +50,11 @@ pub struct Reached {
 impl Reached {
     /// As a run that measures bandwidth in Gb/s.
     pub fn bandwidth(self) -> Run {
-        Run { value: self.gbps, pcie: self.pcie }
+        Run { value: self.gbps, pcie: Some(self.pcie) }
     }
     /// As a run that measures the message rate in Mmsg/s.
     pub fn rate(self) -> Run {
-        Run { value: self.mmsg, pcie: self.pcie }
+        Run { value: self.mmsg, pcie: Some(self.pcie) }
     }
 }
 

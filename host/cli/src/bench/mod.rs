@@ -3,6 +3,7 @@
 mod core;
 mod latency;
 mod load;
+mod loss;
 
 use crate::report::{say, table};
 use anyhow::{Result, bail};
@@ -23,7 +24,7 @@ pub struct Args {
     /// PCIe Gen4 x16 instead of Gen3 x16.
     #[arg(long)]
     gen4: bool,
-    /// Only with a board's MAC, which takes 250 ns more on each side (else a column of its own, unless `--json`).
+    /// Only with a board's MAC, which takes 250 ns more on each side (else, of `core`, a column of its own, unless `--json`).
     #[arg(long)]
     board: bool,
     /// Without the column of the board's MAC, in half the time.
@@ -38,6 +39,8 @@ pub struct Args {
 enum Bench {
     /// The NIC core in simulation, in cycles.
     Core,
+    /// Recovery of lost packets, and goodput under loss.
+    Loss,
 }
 
 /// A measured figure and what was asked of it.
@@ -68,8 +71,8 @@ pub struct Figure {
 pub struct Run {
     /// The value.
     pub value: f64,
-    /// Share of host 0's PCIe link in use, up and down, in percent.
-    pub pcie: (f64, f64),
+    /// Share of host 0's PCIe link in use, up and down, in percent; where it matters.
+    pub pcie: Option<(f64, f64)>,
 }
 
 impl Figure {
@@ -96,13 +99,17 @@ enum Board {
 
 /// Runs a bench and prints it. The figures that miss their bar do not make the command fail: they are shown.
 pub fn run(args: &Args) -> Result<()> {
-    let Bench::Core = args.bench;
-    let board = match (args.board, args.no_board || args.json) {
-        (true, _) => Board::Only,
-        (_, true) => Board::Without,
+    let board = match (args.board, args.no_board || args.json, args.bench) {
+        (true, ..) => Board::Only,
+        (_, true, _) | (.., Bench::Loss) => Board::Without,
         _ => Board::Beside,
     };
-    let figures = core::figures(args.gen4, board, &args.only, args.stages)?;
+    let mut bench = core::Bench::new(args.gen4, board, &args.only);
+    match args.bench {
+        Bench::Core => core::figures(&mut bench, args.stages)?,
+        Bench::Loss => loss::figures(&mut bench)?,
+    }
+    let figures = bench.done();
     if figures.is_empty() {
         bail!("no figure's name contains {:?}; without --only all are measured and named", args.only);
     }
