@@ -356,6 +356,9 @@ pub struct Sink {
     got: VecDeque<Beat>,
     /// The beat that was offered and not taken: it must be offered again.
     held: Option<Beat>,
+    /// `ready`, once up, stays until a beat comes; and whether it does now.
+    keeps: bool,
+    kept: bool,
     beats: u64,
     packets: u64,
     want_beats: u64,
@@ -368,7 +371,14 @@ impl Sink {
     pub fn new(model: &Model, prefix: &str, stall: Stall, seed: u64) -> Self {
         let group = Group::new(model, prefix, false);
         let (got, pauses) = (VecDeque::new(), Pauses::new(stall, seed));
-        Self { group, pauses, got, held: None, beats: 0, packets: 0, want_beats: 0, want_packets: 0 }
+        let (beats, packets, want_beats, want_packets) = (0, 0, 0, 0);
+        Self { group, pauses, got, held: None, keeps: false, kept: false, beats, packets, want_beats, want_packets }
+    }
+
+    /// `ready`, once up, stays until a beat comes, as that of an arbiter does.
+    pub fn keeps_ready(mut self) -> Self {
+        self.keeps = true;
+        self
     }
 
     /// [`run`] goes on until this many more beats came.
@@ -422,7 +432,8 @@ impl Sink {
 
 impl Actor for Sink {
     fn drive(&mut self, model: &mut Model) {
-        let ready = !self.pauses.now();
+        let ready = self.kept || !self.pauses.now();
+        self.kept = self.keeps && ready;
         model.set(self.group.ready, u64::from(ready));
     }
 
@@ -438,6 +449,7 @@ impl Actor for Sink {
             self.held = Some(beat);
             return;
         }
+        self.kept = false;
         self.beats += 1;
         let mut ports = self.group.layout.ports.iter();
         self.packets += u64::from(ports.any(|place| place.name == "last") && beat.get("last") == 1);

@@ -127,14 +127,14 @@ pub struct Landing {
     /// While commit is empty: the only reply that it may have in the next cycle.
     pub soon: Signal<Out, ReplyGo>,
     pub soon_valid: Signal<Out, Bit>,
-    /// The channel has all writes of the packets that have landed, the last one in this cycle.
+    /// When it is up in a cycle after a packet has landed, the channel has all its writes, the last one in this cycle.
     pub written: Signal<Out, Bit>,
     /// To the receive access port.
     pub req: Source<AccessReq>,
     /// From it.
     pub chunk: Sink<Chunk>,
     /// To the arbiter of the write channel: what that takes is in order with whatever commit causes then, and counted in
-    /// the channel's `issued`.
+    /// the channel's `issued`. Its `ready`, once up, stays until it has taken a write, as an arbiter's does.
     pub write: Source<DmaWrite>,
     /// `QP_RECV` and `QP_SEND` rows with `LOAD` clear that side's halt. A read gives 0.
     pub table: TablePort,
@@ -150,6 +150,8 @@ pub struct Landing {
     cause: DFF<Bits<8>>,
     write_valid: Reg<Bit>,
     write_data: DFF<DmaWrite>,
+    /// The channel was ready in the cycle before: what is on offer now is taken.
+    takes: Reg<Bit>,
     answered: Reg<Bit>,
     fault: Reg<Bit>,
 }
@@ -178,6 +180,7 @@ impl Landing {
             cause: Default::default(),
             write_valid: Default::default(),
             write_data: Default::default(),
+            takes: Default::default(),
             answered: Default::default(),
             fault: Default::default(),
         }
@@ -193,7 +196,7 @@ fn side(qpn: Qp, response: Bit) -> Bits<13> {
 impl Logic for Landing {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, judging, failed, write_valid, answered, fault);
+        regs!(self, clock, rst, judging, failed, write_valid, takes, answered, fault);
         dff_setup!(self, clock, halted, cause, write_data);
         clock_reset!(self, clock, rst, pending);
         clock!(self, clock, halts);
@@ -283,7 +286,8 @@ impl Logic for Landing {
         }
         self.write.data.next = self.write_data.q.val();
         self.write.valid.next = self.write_valid.q.val();
-        self.written.next = !self.write_valid.q.val() || self.write.ready.val();
+        self.takes.d.next = self.write.ready.val();
+        self.written.next = self.takes.q.val();
 
         // Halt, or clear a halt while no step is judged.
         let halt = act && fails;
@@ -521,7 +525,7 @@ mod tests {
             for round in 0..4 {
                 let stall = [Stall::Never, Stall::Random][(seed % 2) as usize];
                 let mut s = Giver::new(&m, "op", stall, seed);
-                let mut write = Taker::new(&m, "write", stall, seed + 1);
+                let mut write = Taker::new(&m, "write", stall, seed + 1).keeps_ready();
                 let mut landed = Taker::new(&m, "landed", stall, seed + 2);
                 let from = (rules.writes.len(), rules.landed.len());
                 for _ in 0..150 {
