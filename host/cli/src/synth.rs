@@ -77,7 +77,10 @@ impl Target {
     /// Yosys commands that map module `top`.
     fn map(self, top: &str) -> String {
         let command = match self {
-            Target::Xcup => "synth_xilinx -family xcup -flatten -noiopad -noclkbuf",
+            // The longest of abc9's scripts: with the shorter ones levels change by one with every edit.
+            Target::Xcup => {
+                "scratchpad -copy abc9.script.flow3 abc9.script\nsynth_xilinx -family xcup -flatten -noiopad -noclkbuf"
+            }
             // abc9 makes a block as fast as it can, and then small. A block of less than three LUT4 levels need not be faster.
             Target::Ecp5 => "scratchpad -set abc9.D 2000\nsynth_ecp5 -abc9",
         };

@@ -221,6 +221,8 @@ pub struct TxSeg {
     pub head: TxHead,
     /// The stretch is inline data: the next entry of the inline channel.
     pub is_inline: Bit,
+    /// It is read from memory: it is not inline and not of 0 bytes.
+    pub memory: Bit,
     /// Bytes, 0 to 4,096; 0 names no memory and is not checked.
     pub len: Bits<14>,
     /// Virtual address.

@@ -4,7 +4,7 @@
 //! bytes asks the receive access port as it is taken, so that several checks are under way, and waits in a queue for its
 //! turn. At its turn the halt bit of its QP's side is read (for a step that need not wait, as it is taken), its chunks
 //! become DMA writes straight from the receive buffer, and the packet's last step goes on as a `Landed`. Its last write is
-//! then on offer to the channel: what follows from the packet must wait until `written`.
+//! then on offer to the channel: what follows from the packet must wait until that has it (`written`).
 //!
 //! The first fault of a packet is its cause; the steps behind it write nothing. It also *halts* that side of the QP: later
 //! packets write nothing and go on as `flushed`, until a `LOAD` row of that side clears the halt. Every packet
@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! cycle   0             1 ..          5                6
-//! op    taken, asks | (access) .. | judge, Landed | write, `written` if it is taken
+//! op    taken, asks | (access) .. | judge, Landed | write, taken if `written` was up
 //!       look, if none waits
 //! ```
 //! A step takes 2 cycles, look and judge (2 more for every chunk but the first). Cannot deadlock: it waits for access, the write channel
@@ -127,7 +127,8 @@ pub struct Landing {
     /// While commit is empty: the only reply that it may have in the next cycle.
     pub soon: Signal<Out, ReplyGo>,
     pub soon_valid: Signal<Out, Bit>,
-    /// When it is up in a cycle after a packet has landed, the channel has all its writes, the last one in this cycle.
+    /// What is on offer to the channel in the next cycle is taken then, at the latest: with it the channel has all writes of the
+    /// packets that have landed up to this cycle.
     pub written: Signal<Out, Bit>,
     /// To the receive access port.
     pub req: Source<AccessReq>,
@@ -150,8 +151,6 @@ pub struct Landing {
     cause: DFF<Bits<8>>,
     write_valid: Reg<Bit>,
     write_data: DFF<DmaWrite>,
-    /// The channel was ready in the cycle before: what is on offer now is taken.
-    takes: Reg<Bit>,
     answered: Reg<Bit>,
     fault: Reg<Bit>,
 }
@@ -180,7 +179,6 @@ impl Landing {
             cause: Default::default(),
             write_valid: Default::default(),
             write_data: Default::default(),
-            takes: Default::default(),
             answered: Default::default(),
             fault: Default::default(),
         }
@@ -196,7 +194,7 @@ fn side(qpn: Qp, response: Bit) -> Bits<13> {
 impl Logic for Landing {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, judging, failed, write_valid, takes, answered, fault);
+        regs!(self, clock, rst, judging, failed, write_valid, answered, fault);
         dff_setup!(self, clock, halted, cause, write_data);
         clock_reset!(self, clock, rst, pending);
         clock!(self, clock, halts);
@@ -286,8 +284,7 @@ impl Logic for Landing {
         }
         self.write.data.next = self.write_data.q.val();
         self.write.valid.next = self.write_valid.q.val();
-        self.takes.d.next = self.write.ready.val();
-        self.written.next = self.takes.q.val();
+        self.written.next = self.write.ready.val();
 
         // Halt, or clear a halt while no step is judged.
         let halt = act && fails;
@@ -392,6 +389,8 @@ mod tests {
     struct Order {
         writes: u64,
         landed: usize,
+        /// In the cycle before.
+        written: bool,
         need: Vec<u64>,
         faults: u64,
     }
@@ -399,10 +398,11 @@ mod tests {
         fn drive(&mut self, _: &mut Model) {}
         fn observe(&mut self, m: &Model) {
             self.writes += u64::from(m.bit("write.valid") && m.bit("write.ready"));
-            if m.bit("written") && self.landed > 0 {
+            if self.written && self.landed > 0 {
                 assert!(self.writes >= self.need[self.landed - 1], "written before its writes were taken");
             }
             self.landed += usize::from(m.bit("landed.valid") && m.bit("landed.ready"));
+            self.written = m.bit("written");
             self.faults += m.get("count") >> KEY_FAULT & 1;
         }
         fn done(&self) -> bool {

@@ -32,7 +32,7 @@ pub struct Commit {
     pub issued: Signal<In, Bits<16>>,
     pub performed: Signal<In, Bits<16>>,
     pub landed: Sink<Landed>,
-    /// The channel has all writes of the packets that have landed.
+    /// In the next cycle the channel has all writes of the packets that have landed up to this one.
     pub written: Signal<In, Bit>,
     pub completion: Source<Completion>,
     pub error: Source<QpError>,
@@ -49,10 +49,10 @@ pub struct Commit {
     clear: Reg<Bit>,
     /// All writes that were issued up to the cycle before are performed.
     calm: Reg<Bit>,
-    /// Those before the reply at hand were issued when `ticket` was; it is noted; they are performed.
+    /// Those before the reply at hand were issued when `ticket` was; it is noted; it need not wait for them, or not any more.
     ticket: DFF<Bits<16>>,
     noted: Reg<Bit>,
-    performed_q: Reg<Bit>,
+    due: Reg<Bit>,
     completion_q: DFF<Completion>,
     error_q: DFF<QpError>,
     go_q: DFF<ReplyGo>,
@@ -66,7 +66,7 @@ pub struct Commit {
 impl Logic for Commit {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, has_completion, has_error, has_go, clear, calm, noted, performed_q, count_q);
+        regs!(self, clock, rst, has_completion, has_error, has_go, clear, calm, noted, due, count_q);
         regs!(self, clock, rst, came, done, through_q);
         dff_setup!(self, clock, ticket, completion_q, error_q, go_q);
         let (c, e, g) = (self.has_completion.q.val(), self.has_error.q.val(), self.has_go.q.val());
@@ -74,8 +74,8 @@ impl Logic for Commit {
         let ready = !c && !e && !g;
         let take = self.landed.valid.val() && ready;
         self.landed.ready.next = ready;
-        let clear = self.clear.q.val() || self.written.val();
-        self.clear.d.next = if take { !landed.wrote } else { clear };
+        let clear = self.clear.q.val();
+        self.clear.d.next = self.written.val() || if take { !landed.wrote } else { clear };
         let behind = clear && !c;
 
         // The writes before a READ are those that the channel has when the READ is first here.
@@ -85,10 +85,10 @@ impl Logic for Commit {
         if !self.noted.q.val() {
             self.ticket.d.next = issued;
         }
-        let due = self.calm.q.val() || self.performed_q.q.val();
+        let due = self.calm.q.val() || self.due.q.val();
         let reached = self.noted.q.val() && !(performed - self.ticket.q.val()).get_bit(15);
-        self.performed_q.d.next = g && (due || reached);
-        let goes = behind && (due || !self.go_q.q.val().reply.read);
+        self.due.d.next = g && (due || reached);
+        let goes = behind && due;
 
         self.completion.data.next = self.completion_q.q.val();
         self.completion.valid.next = c && clear;
@@ -127,6 +127,7 @@ impl Logic for Commit {
         }
         let mut count: Bits<64> = 0.into();
         if take {
+            self.due.d.next = !reply.read;
             self.has_completion.d.next = completion.valid && !landed.flushed;
             self.has_error.d.next = (landed.fault || completion.cause.any()) && !landed.flushed;
             self.has_go.d.next = (reply.ack || reply.read) && !landed.flushed;
@@ -207,7 +208,6 @@ mod tests {
         fn observe(&mut self, m: &Model) {
             let count = m.get("count");
             (0..64).filter(|i| count >> i & 1 != 0).for_each(|i| *self.counts.entry(i).or_insert(0) += 1);
-            self.waits &= !self.up;
             let valid = ["completion.valid", "error.valid", "go.valid"].map(|name| m.bit(name));
             assert!(!self.waits || valid == [false; 3], "a consequence before the packet's writes");
             if let Some(ticket) = self.read.filter(|_| valid[2]) {
@@ -220,6 +220,7 @@ mod tests {
                 self.issued = self.issued.wrapping_add(wrote.into());
                 self.read = read.then_some(self.issued);
             }
+            self.waits &= !self.up;
         }
         fn done(&self) -> bool {
             true
@@ -256,7 +257,6 @@ mod tests {
             assert!(self.pending == 0 || through < self.last, "through with {} consequences to come", self.pending);
             assert!(!self.writes || through < self.last, "through with a write to come");
             self.through = through;
-            self.writes &= !m.bit("written");
             self.left = self.left.saturating_sub(1);
             let moves = |name: &&str| m.bit(&*format!("{name}.valid")) && m.bit(&*format!("{name}.ready"));
             if moves(&"completion") {
@@ -268,6 +268,7 @@ mod tests {
                 (self.pending, self.last, self.writes) = (pending, self.came + 1, writes);
                 self.came += u64::from(last);
             }
+            self.writes &= !m.bit("written");
         }
         fn done(&self) -> bool {
             self.steps.is_empty() && self.through == self.came

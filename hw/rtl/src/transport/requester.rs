@@ -764,6 +764,7 @@ impl<const N: usize> Logic for Requester<N> {
                 again: packet.again,
             },
             is_inline: inlines,
+            memory: !inlines && stretch.len.any(),
             len: stretch.len,
             va: stretch.va,
             key: stretch.key,

@@ -728,6 +728,7 @@ impl Bench {
                 key: field("key") as u32,
                 data: vec![],
             };
+            assert_eq!(field("memory") == 1, seg.len > 0 && !seg.is_inline);
             let q = field("head.qpn") as usize;
             assert!(
                 seg.len == 0 || field("pd") == self.pairs[q].pd || field("head.generation") != self.pairs[q].generation

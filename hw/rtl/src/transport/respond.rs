@@ -66,7 +66,7 @@ pub struct Respond<const N: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
     pub go: Sink<ReplyGo>,
-    /// While `go` is empty: what it brings in the next cycle, if anything.
+    /// Only while `go` is empty: what it brings in the next cycle, if anything.
     pub soon: Signal<In, ReplyGo>,
     pub soon_valid: Signal<In, Bit>,
     /// READ responses, one segment each, and ACKs behind them.
@@ -105,6 +105,8 @@ pub struct Respond<const N: usize> {
     row_due: Reg<Bit>,
     /// The rows of `qp` are being read for what was announced.
     early: Reg<Bit>,
+    /// ... unless this is clear: they are those that are written now.
+    other: DFF<Bit>,
     /// `debt` and `slots` are written to the rows of `qp` in this cycle.
     writes: Reg<Bit>,
     /// For that reason its rows were not read: they are in this one.
@@ -189,6 +191,7 @@ impl<const N: usize> Default for Respond<N> {
             state: Default::default(),
             row_due: Default::default(),
             early: Default::default(),
+            other: Default::default(),
             writes: Default::default(),
             late: Default::default(),
             idle: Default::default(),
@@ -239,8 +242,8 @@ impl<const N: usize> Logic for Respond<N> {
         regs!(self, clock, rst, enough);
         regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q);
         dff_setup!(
-            self, clock, reads_now, reads_q, qp, slots, debt, counts, at_once, reply, standing, before, left, len,
-            ended
+            self, clock, other, reads_now, reads_q, qp, slots, debt, counts, at_once, reply, standing, before, left,
+            len, ended
         );
         dff_setup!(self, clock, turn, seg_q, mark_q, error_q, rdata);
         clock!(self, clock, attributes, debts, slots_of, answered);
@@ -275,18 +278,18 @@ impl<const N: usize> Logic for Respond<N> {
         let can_serve = self.scan.pick.valid.val() && outputs_free;
         let chosen = can_serve && (!go_ready || self.enough.q.val());
         let calm = !row_due && !self.fault.valid.val();
-        let go_next = calm && go_ready && !chosen;
+        let go_next = calm && go_ready && !(can_serve && self.enough.q.val());
         let take_go = idle && go_next;
-        let asked = if self.go.valid.val() { go } else { soon };
         // Idle comes next, and a write of this QP's row: another's may be read meanwhile.
         let closes = state == State::Owe && !self.at_once.q.val();
         let closing = closes || (state == State::Account && (self.ended.q.val() || !self.turn.q.val().any()));
-        let other = (asked.qpn ^ qp).any();
-        let announced = !self.go.valid.val() && self.soon_valid.val();
-        let overlaps = closing && (self.go.valid.val() || self.soon_valid.val());
-        let ahead = (idle && announced && !writes) || (overlaps && other);
+        let open = idle || closing;
+        let comes = self.go.valid.val() || self.soon_valid.val();
+        let asked = if self.soon_valid.val() { soon } else { go };
+        let ahead = if idle { self.soon_valid.val() && !writes } else { closing && comes };
         self.early.d.next = ahead && calm;
-        let here = self.early.q.val();
+        self.other.d.next = idle || (asked.qpn ^ qp).any();
+        let here = self.early.q.val() && self.other.q.val();
         let faulty = self.faulty.q.val();
         let fetch = state == State::Fetch;
         let serve = fetch && !faulty;
@@ -296,12 +299,10 @@ impl<const N: usize> Logic for Respond<N> {
         self.scan.pick.ready.next = serve;
         self.scan.bits.next = self.work.bits.val();
 
-        let who = if idle || closing { asked.qpn } else { qp };
-        let asks = idle && self.go.valid.val() || ahead;
+        let who = if open { asked.qpn } else { qp };
         let read = (in_bus && !table.write) || fetch || late;
-        let clash = writes && go.qpn == qp;
-        self.late.d.next = clash && take_go;
-        let read_row = read || (asks && !clash);
+        self.late.d.next = writes && take_go && !here;
+        let read_row = read || (comes && open && !writes);
         self.attributes.re.next = read_row;
         self.attributes.raddr.next = who.cast::<24>();
         self.debts.re.next = read_row;
@@ -309,10 +310,10 @@ impl<const N: usize> Logic for Respond<N> {
         self.slots_of.re.next = true;
         self.slots_of.raddr.next = qp;
         let slots_read = self.slots_of.rdata.val();
-        self.view_re.next = read || asks || overlaps;
+        self.view_re.next = read || (comes && open);
         self.view_addr.next = who;
-        self.res_re.next = asks || overlaps || state == State::Resource;
-        self.res_addr.next = if idle || closing {
+        self.res_re.next = (comes && open) || state == State::Resource;
+        self.res_addr.next = if open {
             cat!(24; asked.qpn.cast::<20>(), asked.reply.slot)
         } else {
             cat!(24; qp.cast::<20>(), slots.head)
@@ -419,6 +420,7 @@ impl<const N: usize> Logic for Respond<N> {
                 again: debt.again && !first && !is_ack,
             },
             is_inline: false,
+            memory: !is_ack && left.any(),
             len: if is_ack { 0.into() } else { len },
             va: res.va + self.before.q.val().cast::<64>(),
             key: res.rkey,
@@ -619,9 +621,11 @@ impl<const N: usize> Logic for Respond<N> {
             }
         }
         self.state.d.next = next;
-        self.idle.d.next = next == State::Idle;
-        self.first.d.next = next == State::Take;
-        self.serves.d.next = next == State::Row;
+        // From Idle said once more, for the inputs come late.
+        let leaves = take_row || take_fault || (calm && (can_serve || go_ready));
+        self.idle.d.next = if idle { !leaves } else { next == State::Idle };
+        self.first.d.next = if idle { go_next && here } else { next == State::Take };
+        self.serves.d.next = state == State::Resource;
 
         self.attributes.we.next = in_bus && table.write;
         self.attributes.waddr.next = table.index;

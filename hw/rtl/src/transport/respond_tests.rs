@@ -192,6 +192,9 @@ impl Actor for Around {
                 let map = if i == 0 { fields_of::<TxSeg>(data) } else { fields_of::<TxHead>(data) };
                 let prefix = if i == 0 { "head." } else { "" };
                 let head = |k: &str| map.get(&format!("{prefix}{k}")).copied().unwrap_or(0) as u64;
+                if i == 0 {
+                    assert_eq!(map.get("memory").is_some_and(|x| *x != 0), map.get("len").is_some_and(|x| *x != 0));
+                }
                 // A segment of no bytes names no memory.
                 let names = |k: &str| i == 0 && (head("opcode") as u8 != op::ACK || !["va", "key"].contains(&k));
                 let seg = |k: &str| if names(k) { map.get(k).copied().unwrap_or(0) as u64 } else { 0 };

@@ -292,7 +292,6 @@ impl<const W: usize> Logic for Frames<W> {
 
         // Accept a stretch: its frame's head goes to where headers are built meanwhile.
         let seg = self.seg.data.val();
-        let memory = !seg.is_inline && seg.len.any();
         let ready = self.segs.s.ready.val() && self.heads.s.ready.val() && self.req.ready.val() && !sweeping;
         let accept = self.seg.valid.val() && ready;
         self.seg.ready.next = ready;
@@ -302,13 +301,13 @@ impl<const W: usize> Logic for Frames<W> {
             last: seg.last,
             len: seg.len,
             is_inline: seg.is_inline,
-            memory,
+            memory: seg.memory,
             rows: rows_of::<W>(seg.head.payload),
         };
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
         // Whoever takes it is ready for the stretch before it sees one.
         self.req.valid.next =
-            self.seg.valid.val() && memory && self.segs.s.ready.val() && self.heads.s.ready.val() && !sweeping;
+            self.seg.valid.val() && seg.memory && self.segs.s.ready.val() && self.heads.s.ready.val() && !sweeping;
         self.req.data.next = AccessReq {
             key: seg.key,
             va: seg.va,

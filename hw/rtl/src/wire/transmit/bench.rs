@@ -440,6 +440,7 @@ impl Bench {
                     payload.extend_from_slice(bytes);
                 }
                 Part::Memory { key, va, len } => {
+                    seg.memory = *len > 0;
                     seg.key = u64::from(*key).into();
                     seg.va = (*va).into();
                     seg.len = (*len as u64).into();
