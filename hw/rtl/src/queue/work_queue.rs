@@ -148,11 +148,13 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     pub direct_valid: Signal<In, Bit>,
     /// Rows of QP_SEND or QP_RECV; a read gives the live indices.
     pub table: TablePort,
-    /// Reads block `index` of queue `number`; `block` and `view` follow two cycles later and stay until the next. A block that is
-    /// read in halves follows a cycle later still, and needs the cycle between for itself: a read there takes its place.
+    /// Reads block `index` of queue `number`; `block` and `view` follow two cycles later and stay up to the cycle behind that of the
+    /// next read.
     pub re: Signal<In, Bit>,
     pub number: Signal<In, Qp>,
     pub index: Signal<In, Bits<16>>,
+    /// A block that is read in halves follows a cycle later still, but ends no later: two cycles behind the next read its upper half
+    /// is gone. So it is there at all only if no read comes in the cycle behind its own, and for one cycle if one comes in the next.
     pub block: Signal<Out, Bits<512>>,
     pub view: Signal<Out, QueueView>,
     /// New consumer index: always taken.

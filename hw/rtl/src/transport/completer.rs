@@ -7,7 +7,9 @@
 //!                                        packet           SGE data lies    it lies                          packet
 //!                                                         3 more cycles per further record that it acknowledges
 //! ```
-//! So 5 cycles for an ACK, 6 for READ data. A packet waits in a register of its own: it comes while the one before is weighed, and its QP's
+//! So 5 cycles for an ACK, 6 for READ data: where data lies takes three steps (bytes before the packet, the SGE, the place in it), each
+//! of as many levels as fit a cycle, and the next packet's rows are read only behind Act, which makes its QP's new head.
+//! That is 41 million READ responses a second at 250 MHz. A packet waits in a register of its own: it comes while the one before is weighed, and its QP's
 //! head (oldest record, READ slot) is looked up, so that all addresses come from registers. A response that is announced
 //! (`soon`) two cycles before it could be read, while the engine is idle, has its rows read when it comes, and goes on with `Look`
 //! two cycles later. The row of a packet is written while the next one is read: one of the same QP gets it from the
