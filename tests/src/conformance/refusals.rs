@@ -66,6 +66,14 @@ pub const ROWS: &[Row] = &[
         after_an_error_nothing_is_heard,
         "After a NAK that ends the QP nothing is answered, receives are flushed"
     ),
+    Row {
+        open: Some("what comes close behind the READ is answered before the response engine hears that its key failed"),
+        ..row!(
+            "9.7.4",
+            nothing_overtakes_the_nak_of_a_read,
+            "What is asked behind a READ that is refused is not answered, neither by an ACK nor by a second NAK: the NAK of the READ is the last that is said"
+        )
+    },
     row!("9.7.7.1", a_refused_message_is_not_counted, "The MSN of a NAK does not count the message that it refuses"),
     row!(
         "9.7.4, C9-88",
@@ -326,6 +334,31 @@ fn after_an_error_nothing_is_heard(t: &mut Talk) {
     t.ends();
     t.receive_fails(wc::WR_FLUSH);
     t.receive_fails(wc::WR_FLUSH);
+}
+
+fn nothing_overtakes_the_nak_of_a_read(t: &mut Talk) {
+    let bad_read = t.only(1, Request::read(1, 2, 10));
+    let write = t.only(2, t.write(0, 10));
+    let bad_write = t.only(2, Request::write(1, 2, data(10)));
+    let middle = t.cut(2, t.write(0, 600))[1].clone();
+    for (what, behind) in [("ACK", write), ("NAK remote access", bad_write), ("NAK invalid request", middle)] {
+        // Close behind the READ, and while it is answered.
+        for gap in [0, 10, 20, 30, 40, 60, 80, 100, 150] {
+            let _case = Case(&format!("{what}, {gap} cycles behind the READ"));
+            t.apart(t.terms, |t| {
+                t.peer(Packet { ack_req: false, ..t.only(0, t.write(0, 10)) });
+                t.peer(bad_read.clone());
+                t.pass(gap);
+                t.peer(behind.clone());
+                t.refuses_read(1, REMOTE_ACCESS);
+                t.silence();
+                t.any_sequence();
+                t.ends();
+                // Whether the last WRITE was executed cannot be seen: it wrote what was there.
+                t.lands(0, 10);
+            });
+        }
+    }
 }
 
 fn a_refused_message_is_not_counted(t: &mut Talk) {
