@@ -401,7 +401,8 @@ fn a_soak_of_32_pairs_under_all_faults() {
     let seed = verilate::seed(0x50a4);
     for round in 0..verilate::scale(1) as u64 {
         let pairs = &[[0, 1]; 32];
-        let (mtu, adversary) = if seed % 2 == 0 { (1024, Adversary::Friendly) } else { (256, Adversary::Hostile) };
+        let (mtu, adversary) =
+            if seed.is_multiple_of(2) { (1024, Adversary::Friendly) } else { (256, Adversary::Hostile) };
         let seed = seed + (round << 32);
         run(&Mix { small: FULL, seed, pairs, link: true, mtu, adversary, loss: 2e-3, operations: 1000 });
     }
