@@ -361,6 +361,9 @@ struct Around {
     view: ReadPort<[u64; 1]>,
     rq: ReadPort<[u64; 2]>,
     reads: ReadPort<[u64; 1]>,
+    /// Blocks come a cycle late, and are not there before: the one that comes in the next cycle.
+    late: bool,
+    block: Option<Vec<u8>>,
     qps: Vec<Reference>,
     fetched: Vec<u64>,
     rng: ChaCha8Rng,
@@ -379,6 +382,8 @@ impl Around {
             view: ReadPort::new(m, "view_re", ["view_addr"], &["view"]),
             rq: ReadPort::new(m, "rq_re", ["rq_queue", "rq_index"], &["rq_block", "rq_view"]),
             reads: ReadPort::new(m, "reads_re", ["reads_addr"], &["reads"]),
+            late: m.name() == LATE,
+            block: None,
             qps: qps.to_vec(),
             fetched: vec![0; qps.len()],
             rng: verilate::rng(seed),
@@ -399,7 +404,10 @@ impl Actor for Around {
         if self.fetched[q] < self.qps[q].fetchable() {
             self.fetched[q] += 1;
         }
-        let Around { view, rq, reads, qps, fetched, reads_seen, .. } = self;
+        if let Some(block) = self.block.take() {
+            m.set_bytes("rq_block", &block);
+        }
+        let Around { view, rq, reads, late, block: due, qps, fetched, reads_seen, .. } = self;
         view.drive(m, |[q]| {
             let (state, generation) =
                 qps.get(q as usize).map_or((0, 0), |r: &Reference| (r.state as u64, r.generation));
@@ -417,6 +425,9 @@ impl Actor for Around {
                 }
             }
             let view = QueueView { posted: r.posted.to_bits(), fetched: fetched[q as usize].to_bits() };
+            if *late {
+                *due = Some(std::mem::replace(&mut block, vec![0x55; 64]));
+            }
             vec![block, bytes_of(view)]
         });
         reads.drive(m, |[q]| {
@@ -574,6 +585,12 @@ fn check(
 
 fn model() -> Model {
     Model::of(|| Responder::new(QPS, false), options()).unwrap()
+}
+
+/// The responder of a core whose blocks are read in halves.
+const LATE: &str = "LateResponder";
+fn late_model() -> Model {
+    Model::of(|| Responder::new(QPS, true), verilate::Options { name: Some(LATE.into()), ..options() }).unwrap()
 }
 
 fn qp(qpn: u64) -> Reference {

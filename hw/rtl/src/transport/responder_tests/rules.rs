@@ -4,7 +4,15 @@ use super::*;
 
 #[test]
 fn random_sequences_match_the_reference() {
-    let mut m = model();
+    random_sequences(model());
+}
+
+#[test]
+fn random_sequences_match_the_reference_where_blocks_come_late() {
+    random_sequences(late_model());
+}
+
+fn random_sequences(mut m: Model) {
     let mut total: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in 0..verilate::scale(24) as u64 {
         let mut rng = verilate::rng(seed);
