@@ -119,6 +119,9 @@ fn load(kind: Kind, messages: usize) -> Load {
     Load { kind, len: MIB, offset: 0, depth: 4, signal: 1, messages, both: false }
 }
 
+/// When lost packets were first sent, by PSN, and the microseconds that those sent again took.
+type Times = (HashMap<u32, Fs>, Vec<f64>);
+
 /// Microseconds from each lost packet's first transmission to its second, one loss at a time somewhere in a stream.
 fn turnarounds(setup: &Setup, lost: Lost, (mtu, rtt): Way) -> Result<Vec<f64>> {
     let bed = bed(setup, rtt, 0)?;
@@ -126,7 +129,7 @@ fn turnarounds(setup: &Setup, lost: Lost, (mtu, rtt): Way) -> Result<Vec<f64>> {
     let buffers = Buffers::new(&bed, MIB)?;
     // Far enough apart for the one before to be over, and at other places in their messages each.
     let apart = 300 * 4096 / u64::from(mtu);
-    let times: Arc<Mutex<(HashMap<u32, Fs>, Vec<f64>)>> = Arc::default();
+    let times: Arc<Mutex<Times>> = Arc::default();
     {
         let mut sim = bed.sim();
         for n in 1..=DROPS {
