@@ -9,7 +9,7 @@
 //! ```text
 //! cycle       0     1     2     3       Crc: a beat a cycle, frames back to back
 //! data        B0    B1
-//! fold              f0    f1            64 to 32 bits, of each part of a beat
+//! fold              f0    f1            64 or 128 to 32 bits, of each part of a beat
 //! state                   s0    s1      32 to 32 bits and the folds
 //! done                          1
 //! ```
@@ -72,6 +72,11 @@ fn part_of<const W: usize>(beat: Bits<W>, i: usize) -> Bits<PART> {
     (0..PART).fold(Bits::default(), |part, j| part.replace_bit(j, beat.get_bit(PART * i + j)))
 }
 
+/// Parts that are folded into one register: as many as leave the second cycle, the loop through the state, few to add.
+fn parts_together(width: usize) -> usize {
+    if width >= 4 * PART { 2 } else { 1 }
+}
+
 /// CRC-32 over beats, from state 0. The caller zeroes the bytes that do not count.
 #[derive(Clone, Debug, LogicBlock)]
 pub struct Crc<const W: usize> {
@@ -86,8 +91,8 @@ pub struct Crc<const W: usize> {
     /// State after the last beat; stays until the next beat has passed.
     pub state: Signal<Out, Bits<32>>,
     pub done: Signal<Out, Bit>,
-    /// Of each part of the beat; they add up.
-    fold: [DFF<Bits<32>>; 8],
+    /// Of each part of the beat, or two of them; they add up.
+    fold: [DFF<Bits<32>>; 4],
     /// The beat itself, where it is one part.
     beat: DFF<Bits<W>>,
     fold_valid: Reg<Bit>,
@@ -133,11 +138,15 @@ impl<const W: usize> Logic for Crc<W> {
             if elab!(W == PART) {
                 self.beat.d.next = self.data.val();
             } else {
-                for i in 0..W / PART {
+                for i in 0..W / PART / elab!(parts_together(W)) {
                     let mut fold: Bits<32> = 0.into();
-                    for k in 0..32 {
-                        let part = self.data.val().get_bits::<PART>(PART * i);
-                        fold = fold.replace_bit(k, (part & elab!(part_of(self._beat.0[k], i))).xor());
+                    for j in 0..elab!(parts_together(W)) {
+                        let at = elab!(parts_together(W)) * i + j;
+                        let part = self.data.val().get_bits::<PART>(PART * at);
+                        for k in 0..32 {
+                            let bit = (part & elab!(part_of(self._beat.0[k], at))).xor();
+                            fold = fold.replace_bit(k, fold.get_bit(k) ^ bit);
+                        }
                     }
                     self.fold[i].d.next = fold;
                 }
@@ -162,7 +171,7 @@ impl<const W: usize> Logic for Crc<W> {
                         sum = sum.replace_bit(k, (self.sum.q.val() & elab!(self._advance.0[k])).xor());
                     }
                 }
-                for i in 0..W / PART {
+                for i in 0..W / PART / elab!(parts_together(W)) {
                     sum ^= self.fold[i].q.val();
                 }
             }
