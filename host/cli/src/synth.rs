@@ -1,6 +1,7 @@
 //! `ferroce synth core`: what yosys makes of the core: area per block, LUT levels, the worst paths.
 //!
 //! Yosys maps each block of the core on its own, once for one text of the block, and then what is left of the core around them.
+//! A block that comes out deeper than the bars by the quick way is mapped by a longer one too (see `Target::ways`).
 //! Area is the sum. The levels are counted on the netlists of all blocks joined to the whole core, so that paths which cross
 //! blocks count whole. No logic is shared or optimised across the walls of blocks.
 //!
@@ -21,6 +22,7 @@ use design::Design;
 use levels::Levels;
 use netlist::{Area, Netlist};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use walls::Walls;
 use yosys::Yosys;
 
@@ -74,18 +76,38 @@ impl Target {
             Target::Ecp5 => (64, 32),
         }
     }
-    /// Yosys commands that map module `top`.
-    fn map(self, top: &str) -> String {
-        let command = match self {
-            // The longest of abc9's scripts: with the shorter ones levels change by one with every edit.
+    /// Yosys commands that map module `top`, the quickest first: several ways, as vendors' tools have strategies, for how deep
+    /// a block comes out by one way changes by a level with every edit.
+    fn ways(self, top: &str) -> Vec<String> {
+        let (define, commands) = match self {
             Target::Xcup => {
-                "scratchpad -copy abc9.script.flow3 abc9.script\nsynth_xilinx -family xcup -flatten -noiopad -noclkbuf"
+                let map = "synth_xilinx -family xcup -flatten -noiopad -noclkbuf";
+                ("", vec![map.to_string(), format!("scratchpad -copy abc9.script.flow3 abc9.script\n{map}")])
             }
             // abc9 makes a block as fast as it can, and then small. A block of less than three LUT4 levels need not be faster.
-            Target::Ecp5 => "scratchpad -set abc9.D 2000\nsynth_ecp5 -abc9",
+            Target::Ecp5 => (" -DNO_ULTRARAM", vec!["scratchpad -set abc9.D 2000\nsynth_ecp5 -abc9".to_string()]),
         };
-        let define = if self == Target::Ecp5 { " -DNO_ULTRARAM" } else { "" };
-        format!("read_verilog -sv -DSYNTHESIS{define} block.v\nhierarchy -check -top {top}\n{command} -top {top}\n")
+        let read = format!("read_verilog -sv -DSYNTHESIS{define} block.v\nhierarchy -check -top {top}\n");
+        commands.into_iter().map(|command| format!("{read}{command} -top {top}\n")).collect()
+    }
+    /// Maps block `top` of this text the first way by which it keeps within the levels of the bars, or else the one by which
+    /// it comes nearest. Gives the file of its netlist.
+    fn map(self, tool: &Yosys, top: &str, text: &str) -> Result<PathBuf> {
+        let bars = self.bars();
+        let mut best: Option<((u32, u32), PathBuf)> = None;
+        for way in self.ways(top) {
+            let path = tool.run(&format!("{}, {top}", self.name()), text, &way)?;
+            let block =
+                Levels::of(&Netlist::read(&path, top, &HashMap::new())?, bars.levels, bars.loops)?.blocks.remove(0);
+            let beyond = (block.inside.saturating_sub(bars.levels), block.looped.saturating_sub(bars.loops));
+            if best.as_ref().is_none_or(|(least, _)| beyond < *least) {
+                best = Some((beyond, path));
+            }
+            if beyond == (0, 0) {
+                break;
+            }
+        }
+        Ok(best.expect("there is a way").1)
     }
     fn name(self) -> &'static str {
         match self {
@@ -150,7 +172,7 @@ fn some_blocks(tool: &Yosys, target: Target, design: &Design, only: &str) -> Res
     }
     for block in chosen {
         let what = format!("{}, {block}", target.name());
-        let path = tool.run(&what, &design.closure(block), &target.map(block))?;
+        let path = target.map(tool, block, &design.closure(block))?;
         let n = Netlist::read(&path, block, &HashMap::new())?;
         let bars = target.bars();
         let levels = Levels::of(&n, bars.levels, bars.loops)?;
@@ -163,10 +185,9 @@ fn some_blocks(tool: &Yosys, target: Target, design: &Design, only: &str) -> Res
 fn whole(tool: &Yosys, target: Target, design: &Design, quiet: bool) -> Result<Vec<Figure>> {
     let mut parts = HashMap::new();
     for block in design.parts("top") {
-        let what = format!("{}, {block}", target.name());
-        parts.insert(block.to_string(), tool.run(&what, &design.closure(block), &target.map(block))?);
+        parts.insert(block.to_string(), target.map(tool, block, &design.closure(block))?);
     }
-    let rest = tool.run(&format!("{}, the rest", target.name()), &design.shell("top"), &target.map("top"))?;
+    let rest = tool.run(&format!("{}, the rest", target.name()), &design.shell("top"), &target.ways("top")[0])?;
     let n = Netlist::read(&rest, "top", &parts)?;
     let bars = target.bars();
     let levels = Levels::of(&n, bars.levels, bars.loops)?;
