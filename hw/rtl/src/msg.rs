@@ -494,6 +494,10 @@ pub struct Acked {
     pub message: Psn,
     /// First block of its WQE: that of the last completed record plus its blocks.
     pub wqe_index: Bits<16>,
+    /// The peer counts its receives: `limit` is the first record whose message it has none for. Never behind `record`.
+    pub limited: Bit,
+    /// That record.
+    pub limit: Bits<7>,
 }
 
 /// Send again from a PSN on. Source: transport/completer. Sink: transport/requester.

@@ -59,14 +59,26 @@ pub const ROWS: &[Row] = &[
         terms: Terms { send: SendOptions { timeout: 0, ..USUAL }, ..Terms::USUAL },
         ..row!("9.7.6", a_timeout_of_zero_never_comes, "A timeout code of 0: silence never ends the QP")
     },
-    Row {
-        open: Some("credits are not looked at"),
-        ..row!(
-            "9.7.7.2",
-            credits_limit_sends,
-            "A requester sends no more SENDs than the peer's credits allow (LSN = MSN + credits), but one as a probe"
-        )
-    },
+    row!(
+        "9.7.7.2",
+        credits_limit_sends,
+        "A requester sends no more SENDs than the peer's credits allow (LSN = MSN + credits), but one as a probe"
+    ),
+    row!(
+        "9.7.7.2",
+        an_unsolicited_ack_brings_credits,
+        "An ACK of what is acknowledged may bring credits; code 31 lifts the limit"
+    ),
+    row!(
+        "9.7.7.2",
+        lost_credits_hold_nothing_up,
+        "If credits are lost, the probe finds out: it asks for an answer, and is sent again"
+    ),
+    row!(
+        "9.7.7.2",
+        credits_are_for_receives,
+        "Credits hold back what takes a receive, SENDs and WRITEs with immediate; WRITEs and READs before it go"
+    ),
     Row { terms: TWICE, ..row!("9.7.6", progress_reloads_the_retries, "Progress reloads the retry counter") },
     Row {
         terms: Terms { send: SendOptions { retry_count: 1, timeout: 4, ..USUAL }, ..Terms::USUAL },
@@ -279,6 +291,67 @@ fn credits_limit_sends(t: &mut Talk) {
     t.nic(t.only(3, Request::send(data(4))));
     t.peer(ack(3, syndrome::ACK, 4));
     (2..5).for_each(|id| t.completes(id));
+}
+
+fn an_unsolicited_ack_brings_credits(t: &mut Talk) {
+    let send = || Request::send(data(4));
+    sends(t, 1, 0, &send());
+    t.peer(ack(0, 0, 1));
+    t.completes(1);
+    (2..7).for_each(|id| _ = t.post(id, &send()));
+    t.nic(t.only(1, send()));
+    t.silence_for(4 * US);
+    t.peer(ack(0, 2, 1));
+    t.nic_all([2, 3].map(|psn| t.only(psn, send())));
+    t.silence_for(4 * US);
+    t.peer(ack(0, syndrome::ACK, 1));
+    t.nic_all([4, 5].map(|psn| t.only(psn, send())));
+    t.peer(ack(5, syndrome::ACK, 6));
+    (2..7).for_each(|id| t.completes(id));
+}
+
+fn lost_credits_hold_nothing_up(t: &mut Talk) {
+    let send = || Request::send(data(4));
+    sends(t, 1, 0, &send());
+    t.peer(ack(0, 0, 1));
+    t.completes(1);
+    // Nobody wants to know of the first, but the probe asks all the same.
+    t.post_with(2, &send(), Flags::empty());
+    t.post(3, &send());
+    t.nic(t.only(1, send()));
+    t.nic(t.only(1, send()));
+    t.peer(ack(1, syndrome::RNR | 1, 1));
+    t.nic(t.only(1, send()));
+    t.peer(ack(1, 0, 2));
+    t.nic(t.only(2, send()));
+    t.peer(ack(2, 0, 3));
+    t.completes(3);
+}
+
+fn credits_are_for_receives(t: &mut Talk) {
+    sends(t, 1, 0, &Request::send(data(4)));
+    t.peer(ack(0, 0, 1));
+    t.completes(1);
+    let imm = || to(10).imm([1, 2, 3, 4]);
+    let read = Request::read(VA, RKEY, 4);
+    t.post(2, &to(10));
+    t.post(3, &to(10));
+    let place = t.post(4, &read);
+    t.post(5, &imm());
+    t.nic_all([1, 2].map(|psn| t.only(psn, to(10))));
+    t.nic(t.only(3, read));
+    t.silence_for(4 * US);
+    t.peer(ack(2, 0, 3));
+    t.completes(2);
+    t.completes(3);
+    t.silence_for(4 * US);
+    // The answer to a READ tells of credits as well.
+    t.peer_all(responds(t, 3, 4, 4));
+    t.lands(place, 4);
+    t.completes(4);
+    t.nic(t.only(4, imm()));
+    t.peer(acked(4, 5));
+    t.completes(5);
 }
 
 fn progress_reloads_the_retries(t: &mut Talk) {

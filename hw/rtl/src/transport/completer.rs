@@ -153,6 +153,7 @@ pub struct Completer {
     before: DFF<Bits<32>>,
     target: DFF<Psn>,
     facts: DFF<Facts>,
+    worth: DFF<Worth>,
     trouble: DFF<Trouble>,
     map: DFF<SgeMap>,
     entry: DFF<Bits<2>>,
@@ -216,7 +217,7 @@ impl Logic for Completer {
         );
         dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
         dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
-        dff_setup!(self, clock, op_q, kick_q, has, is_read);
+        dff_setup!(self, clock, op_q, kick_q, has, is_read, worth);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
@@ -380,6 +381,17 @@ impl Logic for Completer {
                 }
             }
         }
+        // The peer's receives. The limit does not fall behind what is done.
+        let worth = self.worth.q.val();
+        let retires = moves && f.whole;
+        let tells = worth.counts && !(worth.early && retires) && (f.quiet || f.retire && f.finished || lands && stretch.last);
+        let gives = tells && worth.news;
+        if tells {
+            new.limited = p.credit.limited;
+            new.limit = p.credit.limit;
+        } else if retires && worth.edge {
+            new.limit = now.record + 1;
+        }
         if f.rnr && !fails {
             if now.rnr_retry != 7 {
                 new.rnr_retry = now.rnr_retry - 1;
@@ -497,7 +509,7 @@ impl Logic for Completer {
             let deaf = f.nothing && packet;
             let accepted = f.retire && f.finished
                 || f.lost
-                || f.quiet && self.moved.q.val()
+                || f.quiet && (self.moved.q.val() || gives)
                 || f.data && ends
                 || f.nak
                 || f.rnr
@@ -507,7 +519,7 @@ impl Logic for Completer {
             count = count.replace_bit(counter::RX_QP_PEER, deaf && said.runs && !said.peer);
             count = count.replace_bit(counter::RX_PKEY, deaf && said.runs && said.peer && !said.pkey);
             let stale =
-                deaf && said.runs && said.peer && said.pkey || packet && (f.stray || f.quiet && !self.moved.q.val());
+                deaf && said.runs && said.peer && said.pkey || packet && (f.stray || f.quiet && !self.moved.q.val() && !gives);
             count = count.replace_bit(counter::RX_STALE_RESPONSE, stale);
             count = count.replace_bit(counter::RNR_RECEIVED, f.rnr);
             count = count.replace_bit(counter::RETRY_NAK, back && !by_timer && !by_fault);
@@ -533,9 +545,10 @@ impl Logic for Completer {
                 let exists = m.qpn < elab!(bits::<24>(self._qps.0 as u64));
                 let ahead = m.psn - row.psn;
                 let valid = ahead < self.sent.val().psn - row.psn;
+                let last = ahead.all();
                 let running = exists && runs(view.state) && !row.halted;
                 let word = self.word.q.val();
-                self.said.d.next = understand(word, m.sip, m.pkey, self.peers.rdata.val(), running, valid);
+                self.said.d.next = understand(word, m.sip, m.pkey, self.peers.rdata.val(), running, valid, last);
                 // What calls say does not depend on the PSN that was sent.
                 let silent = word.kind == SAYS_TIMER || word.kind == SAYS_FAULT;
                 self.todo.d.next = if silent {
@@ -545,12 +558,19 @@ impl Logic for Completer {
                 } else {
                     ahead
                 };
-                self.some.d.next = !silent && (word.kind == SAYS_ACK || m.psn != row.psn);
+                self.some.d.next = !silent && if word.kind == SAYS_ACK { !last } else { m.psn != row.psn };
                 if !self.forward.q.val() {
                     self.now.d.next = self.rows.rdata.val();
                 }
-                self.p.d.next =
-                    Packet { qpn: at, psn: m.psn, rows: m.rows, payload: m.payload, code: m.syndrome.get_bits::<5>(0) };
+                let code = m.syndrome.get_bits::<5>(0);
+                self.p.d.next = Packet {
+                    qpn: at,
+                    psn: m.psn,
+                    rows: m.rows,
+                    payload: m.payload,
+                    code,
+                    credit: credit_of(word.credits, code, m.msn),
+                };
                 self.next_record.d.next = row.record + 1;
                 self.generation.d.next = view.generation;
                 self.sent_q.d.next = self.sent.val().record;
@@ -571,6 +591,7 @@ impl Logic for Completer {
             State::Weigh => {
                 let trouble = trouble_of(now, fault, self.generation.q.val());
                 self.trouble.d.next = trouble;
+                self.worth.d.next = worth_of(now, p.credit);
                 self.facts.d.next = facts_of(
                     now,
                     self.has.q.val(),
@@ -686,7 +707,15 @@ impl Logic for Completer {
         self.ackeds.we.next = write;
         self.ackeds.waddr.next = p.qpn.cast::<24>();
         self.ackeds.wdata.next =
-            Acked { psn: now.psn, record: now.record, reads: now.reads, message: now.message, wqe_index: now.index };
+            Acked {
+                psn: now.psn,
+                record: now.record,
+                reads: now.reads,
+                message: now.message,
+                wqe_index: now.index,
+                limited: now.limited,
+                limit: now.limit,
+            };
         self.ackeds.re.next = self.acked_re.val();
         self.ackeds.raddr.next = self.acked_addr.val().cast::<24>();
         self.acked.next = self.ackeds.rdata.val();
@@ -717,7 +746,7 @@ impl Logic for Completer {
             offset: before,
             reads: now.reads,
         };
-        if counts && moved {
+        if counts && (moved || gives) {
             self.kick_valid.d.next = true;
             self.kick_q.d.next = p.qpn;
         }

@@ -88,6 +88,9 @@ pub struct Row {
     pub srtt: Bits<16>,
     /// See `timers::fast_timer`.
     pub rttvar: Bits<16>,
+    /// As in [`Acked`].
+    pub limited: Bit,
+    pub limit: Bits<7>,
 }
 
 /// What a packet says, by itself.
@@ -103,6 +106,8 @@ pub struct Word {
     /// READ data that ends the response; whose pad suits its bytes.
     pub closes: Bit,
     pub pad: Bit,
+    /// It tells of credits.
+    pub credits: Bit,
     /// With `SAYS_END`: status of the completion.
     pub status: Bits<8>,
     /// With `SAYS_END`: cause.
@@ -139,6 +144,58 @@ pub struct Packet {
     pub payload: Bits<14>,
     /// RNR timer code.
     pub code: Bits<5>,
+    /// The peer's receives, if it tells of them.
+    pub credit: Credit,
+}
+
+/// What a packet says of the peer's receives: that it counts them, and with its count of messages (MSN) the first message, modulo
+/// 128, that it has none for.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Credit {
+    pub told: Bit,
+    pub limited: Bit,
+    pub msn: Bits<7>,
+    pub limit: Bits<7>,
+}
+
+/// What credits mean to a row.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Worth {
+    /// They count, unless the oldest message is retired and they do not count it; they are other than they were.
+    pub counts: Bit,
+    pub early: Bit,
+    pub news: Bit,
+    /// The message that is retired now was the first without a receive.
+    pub edge: Bit,
+}
+
+/// Credits of an AETH (IBTA table 47), as far as they matter to a requester of 127 messages in flight: 128 and more never hold it
+/// back, and of 96 it uses 95, so that in 7 bits a limit lies less than 128 ahead.
+#[hdl_fn]
+pub fn credit_of(told: Bit, code: Bits<5>, msn: Bits<24>) -> Credit {
+    let mut credits: Bits<7> = 0.into();
+    for k in 0..14 {
+        if code == k.to_bits() {
+            credits = elab!(bits::<7>(CREDITS[k]));
+        }
+    }
+    let msn = msn.get_bits::<7>(0);
+    Credit { told, limited: code < 14, msn, limit: msn + credits }
+}
+
+/// Receives of the credit codes below 14.
+const CREDITS: [u64; 14] = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 95];
+
+/// See [`Worth`]. A count of messages that is not about those in flight is an old one's, or means nothing.
+#[hdl_fn]
+pub fn worth_of(row: Row, credit: Credit) -> Worth {
+    let ahead = credit.msn - row.record;
+    Worth {
+        counts: credit.told && !ahead.get_bits::<2>(5).any(),
+        early: !ahead.any(),
+        news: row.limited && (!credit.limited || credit.limit != row.limit),
+        edge: row.limited && row.record == row.limit,
+    }
 }
 
 /// States in which responses are heard.
@@ -181,6 +238,9 @@ pub fn word_of(m: RxMeta, call_fault: Bit, call_raw: Bit) -> Word {
         raw: call && !call_fault && call_raw,
         closes: m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY,
         pad: (m.payload.get_bits::<2>(0) + m.pad) == 0,
+        credits: !call
+            && class == 0
+            && (is_ack || m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY),
         status: if low == 1 {
             wc::REM_INV_REQ.to_bits()
         } else if low == 2 {
@@ -198,12 +258,14 @@ pub fn word_of(m: RxMeta, call_fault: Bit, call_raw: Bit) -> Word {
     }
 }
 
-/// What a packet with that word, of this sender, says to its QP. `valid`: its PSN is in flight.
+/// What a packet with that word, of this sender, says to its QP. `valid`: its PSN is in flight; `last`: it is the last one that is
+/// acknowledged, so that an ACK may tell of further credits.
 #[hdl_fn]
-pub fn understand(word: Word, sip: Bits<128>, pkey: Bits<16>, from: Peer, runs: Bit, valid: Bit) -> Said {
+pub fn understand(word: Word, sip: Bits<128>, pkey: Bits<16>, from: Peer, runs: Bit, valid: Bit, last: Bit) -> Said {
+    let about = word.known && (valid || last && word.kind == SAYS_ACK);
     Said {
         kind: word.kind,
-        about: if word.call { !word.raw || valid } else { valid && word.known },
+        about: if word.call { !word.raw || valid } else { about },
         runs,
         call: word.call,
         peer: sip == from.sip,
@@ -444,6 +506,8 @@ pub fn fresh(row: Bits<512>) -> Row {
         halted: false,
         srtt: 0.into(),
         rttvar: 0.into(),
+        limited: false,
+        limit: 0.into(),
     }
 }
 

@@ -57,6 +57,8 @@ struct Reference {
     halted: bool,
     fault: Option<SendFault>,
     kicks: bool,
+    /// Messages, counted from the first, that the peer has a receive for, if it counts them.
+    limit: Option<u64>,
 }
 
 fn qp(qpn: u64) -> Reference {
@@ -78,6 +80,7 @@ fn qp(qpn: u64) -> Reference {
         halted: false,
         fault: None,
         kicks: false,
+        limit: None,
     }
 }
 
@@ -158,6 +161,29 @@ impl Reference {
         }
         self.recovering = false;
     }
+    /// Takes the credits of an acknowledgement; whether there is something new in them for one that may have to wait for some.
+    /// `retired`: messages that it is the last word on.
+    fn credit(&mut self, m: &RxMeta, retired: usize) -> bool {
+        let (syndrome, msn) = (m.syndrome.to_u64(), m.msn.to_u64());
+        let base = (self.oldest - retired) as u64;
+        let ahead = msn.wrapping_sub(base) & 127;
+        let old = self.limit;
+        if old == Some(base) {
+            self.limit = Some(self.oldest as u64);
+        }
+        // What lies far behind or before is not about what is in flight, nor what does not count the message that it acknowledges.
+        if syndrome >= 0x20 || ahead >= 32 || ahead < retired as u64 {
+            return false;
+        }
+        let msn = base + ahead;
+        self.limit = match syndrome {
+            14.. => None,
+            13 => Some(msn + 95),
+            code => Some(msn + [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64][code as usize]),
+        };
+        self.kicks |= old.is_some() && old != self.limit;
+        old.is_some() && old != self.limit
+    }
     fn due(&mut self) -> Option<RxOp> {
         let f = self.fault?;
         if f.psn.to_u64() != self.psn {
@@ -202,7 +228,9 @@ impl Reference {
         let stale = (counter::RX_STALE_RESPONSE, nothing, None);
         let (psn, syndrome) = (m.psn.to_u64(), m.syndrome.to_u64() as u8);
         let ahead = psn.wrapping_sub(self.psn) & M24;
-        if ahead >= (self.sent.wrapping_sub(self.psn) & M24) {
+        // An ACK of what is acknowledged may tell of credits.
+        let again = ahead == M24 && opcode == op::ACK && syndrome < 0x20;
+        if ahead >= (self.sent.wrapping_sub(self.psn) & M24) && !again {
             return stale;
         }
         let data = (op::READ_RESPONSE_FIRST..=op::READ_RESPONSE_ONLY).contains(&opcode);
@@ -213,9 +241,10 @@ impl Reference {
         let ack = !data && class == 0;
         let rnr = !data && class == 1;
         let fatal = !data && class == 3 && low > 0;
-        let mut todo = ahead + ack as u64;
+        let mut todo = (ahead + ack as u64) & M24;
         let mut ops = vec![];
         let mut moved = false;
+        let m0 = m;
         while todo > 0 {
             let Some(m) = self.messages.get(self.oldest).cloned() else { break };
             let span = (m.psn + m.packets).wrapping_sub(self.psn) & M24;
@@ -233,6 +262,7 @@ impl Reference {
                 break;
             }
             self.progress(rnr);
+            let mut retired = 0;
             moved = true;
             self.kicks = true;
             if todo < span {
@@ -242,6 +272,11 @@ impl Reference {
                 self.psn = (m.psn + m.packets) & M24;
                 self.oldest += 1;
                 todo -= span;
+                retired = 1;
+                let ends = todo == 0 && ack && self.fault.is_none();
+                if !ends && self.limit == Some(self.oldest as u64 - 1) {
+                    self.limit = Some(self.oldest as u64);
+                }
                 if m.signaled {
                     let mut op = self.op();
                     op.completion = self.completion(&m, 0, 0);
@@ -250,6 +285,7 @@ impl Reference {
             }
             // The last retired message's completion is the last op, unless more is to be said.
             if todo == 0 && ack && self.fault.is_none() {
+                self.credit(m0, retired);
                 if !(m.signaled && self.psn == (m.psn + m.packets) & M24) {
                     ops.push(self.op());
                 }
@@ -259,7 +295,9 @@ impl Reference {
         if ack {
             let op = self.due().unwrap_or(self.op());
             ops.push(op);
-            return (if moved { counter::RX_ACCEPTED } else { counter::RX_STALE_RESPONSE }, free(ops), None);
+            let credit = self.credit(m, 0);
+            let accepted = moved || credit;
+            return (if accepted { counter::RX_ACCEPTED } else { counter::RX_STALE_RESPONSE }, free(ops), None);
         }
         if data {
             let Some(r) = self.messages.get(self.oldest).filter(|r| r.opcode == send_op::READ).cloned() else {
@@ -303,8 +341,11 @@ impl Reference {
                 ops.push(self.op());
             }
             self.psn = (psn + 1) & M24;
+            self.oldest += final_one as usize;
+            if ends {
+                self.credit(m, final_one as usize);
+            }
             if final_one {
-                self.oldest += 1;
                 self.reads += 1;
                 if r.signaled {
                     ops.last_mut().unwrap().completion = self.completion(&r, 0, 0);
@@ -527,6 +568,8 @@ fn check(m: &mut Model, qps: &mut [Reference], metas: &[RxMeta], stall: Stall, s
         let done = r.messages[..r.oldest].last();
         let begins = done.map_or((first, 0), |m| ((m.psn + m.packets) & M24, m.index + m.blocks));
         assert_eq!((get("message"), get("wqe_index")), begins, "oldest message of QP {q}");
+        let limit = r.limit.map_or((0, 0), |l| (1, l & 127));
+        assert_eq!((get("limited"), get("limited") * get("limit")), limit, "credits of QP {q}");
         assert_eq!(around.kicks.contains_key(&(q as u64)), r.kicks, "kick of QP {q}");
         let psn = qp_send::PSN.get(&read_row(m, id::QP_SEND, q as u64));
         assert_eq!(psn, r.psn, "oldest PSN of QP {q} as the table bus reads it");

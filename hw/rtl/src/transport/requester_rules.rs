@@ -97,6 +97,9 @@ pub struct Gaps {
     /// READs are at their limit; a fence waits for them.
     pub reading: Bit,
     pub fenced: Bit,
+    /// The peer may have no receive for it, or for what comes behind it; and it must wait for that.
+    pub spent: Bit,
+    pub unheard: Bit,
     /// Why the WQE cannot be executed, as far as its head tells; its SGEs do not add up to its length.
     pub unsound: Bits<8>,
     pub short: Bit,
@@ -113,7 +116,7 @@ pub struct Gate {
     pub halts: Bit,
     /// Not before a kick, load or go back.
     pub stops: Bit,
-    /// The window ends with this packet.
+    /// The window, or the peer's credits, end with this packet.
     pub fills: Bit,
     /// Why the WQE cannot be executed (`abi::status::cause`).
     pub reason: Bits<8>,
@@ -203,6 +206,11 @@ pub fn gaps_of(
     let opens = begins && now.record == now.top;
     let messages = now.top - acked.record;
     let reads = reads_out(now.reads, acked.reads);
+    // The first message beyond the credits goes as a probe, and one more if nothing before it has asked for an answer: so there is
+    // always one to come.
+    let (place, limit) = (now.record - acked.record, acked.limit - acked.record);
+    let receives = wqe.opcode == send_op::SEND || wqe.opcode == send_op::SEND_IMM || wqe.opcode == send_op::WRITE_IMM;
+    let over = acked.limited && place > limit;
     Gaps {
         full: out >= WINDOW && !behind,
         nearly: out >= elab!(WINDOW - 1) && !behind,
@@ -221,6 +229,8 @@ pub fn gaps_of(
         crowd: opens && messages >= elab!(MESSAGES - 1),
         reading: wqe.opcode == send_op::READ && reads >= attributes.max_reads.cast::<8>(),
         fenced: begins && wqe.fence && reads.any(),
+        spent: acked.limited && place >= limit,
+        unheard: begins && receives && over && !now.silent.any(),
         unsound: fault_of(wqe, attributes.kind, attributes.max_reads),
         short: !wqe.is_inline && total_of(sges) != wqe.length.cast::<34>(),
     }
@@ -234,7 +244,7 @@ pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, first: Bit
     // A READ may take the window up to 2^23 PSNs; none that is sound takes more by itself.
     let wide = packet.read && packet.packets > gaps.room && !gaps.behind;
     let ends = !gaps.some || !gaps.whole && !gaps.torn || !gaps.running;
-    let busy = !packet.read && gaps.full || gaps.crowded || gaps.reading || gaps.fenced;
+    let busy = !packet.read && gaps.full || gaps.crowded || gaps.reading || gaps.fenced || gaps.unheard;
     let unsound = gaps.unsound.any();
     let reason: Bits<8> = if gaps.torn {
         bits::<8>(cause::WQE_FORMAT as u64)
@@ -252,7 +262,7 @@ pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, first: Bit
     let waits = (gaps.running && gaps.whole && busy || wide && !ends) && !faulty;
     let stops = !gaps.running && !gaps.resumes || failed || waits;
     let halts = stops || ends || packet.again && faulty && !first;
-    Gate { goes: !skips && !halts && !faulty, skips, halts, stops, fills: gaps.nearly || gaps.crowd, reason }
+    Gate { goes: !skips && !halts && !faulty, skips, halts, stops, fills: gaps.nearly || gaps.crowd || gaps.spent && packet.last, reason }
 }
 
 /// Progress after a packet of a WQE of `blocks`; `ack`: it asks for an answer.

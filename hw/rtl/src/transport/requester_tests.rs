@@ -74,6 +74,8 @@ struct Pair {
     reads_done: u8,
     quiet: u64,
     broken: bool,
+    /// The peer counts its receives: messages that it has one for.
+    limit: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -149,7 +151,7 @@ struct Bench {
     delay: u64,
     frames: u64,
     done: u64,
-    seen: [u64; 6],
+    seen: [u64; 7],
 }
 
 impl Bench {
@@ -197,7 +199,7 @@ impl Bench {
             delay: 200,
             frames: 0,
             done: 0,
-            seen: [0; 6],
+            seen: [0; 7],
         }
     }
 
@@ -219,6 +221,8 @@ impl Bench {
             acked: psn,
             message: psn,
             failed: true,
+            // Peers of some count their receives, and have none at first.
+            limit: (self.raw && q % 2 == 1).then_some(0),
             ..Pair::default()
         };
         self.acks_due.retain(|a| a.1 != q);
@@ -483,6 +487,14 @@ impl Bench {
         assert!(!(first && m.fence) || reads_out == 0, "QP {q} passes a fence");
         assert!(pair.at - pair.oldest.min(pair.at) < 128);
         let ack = get("ack_req") == 1;
+        // Beyond the credits goes one message, which asks; and one more, if those before it have not asked.
+        if let Some(limit) = pair.limit {
+            let receives = matches!(m.opcode, send_op::SEND | send_op::SEND_IMM | send_op::WRITE_IMM);
+            let over = pair.at > limit && pair.since_ack.0 == 0;
+            assert!(!(first && receives && over), "QP {q}: message {} of {limit}", pair.at);
+            assert!(ack || read || !last || pair.at < pair.oldest.max(limit), "QP {q} asks for no ACK at its limit");
+            self.seen[6] += (first && receives && pair.at >= limit) as u64;
+        }
         assert!(ack || read || !(last && (m.signaled || again)), "QP {q} {m:?} asks for no ACK");
         pair.since_ack.0 += 1;
         pair.since_ack.1 += bytes;
@@ -539,6 +551,11 @@ impl Bench {
             pair.oldest += 1;
             self.done += 1;
         }
+        // What comes after may be more receives, or none.
+        if let Some(limit) = &mut pair.limit {
+            let credits = if self.rng.random_bool(0.02) { 40 } else { self.rng.random_range(0..3) };
+            *limit = (*limit).max(pair.oldest + credits);
+        }
         pair.quiet = self.m.cycle();
         self.kicks.push_back(q);
     }
@@ -567,6 +584,8 @@ impl Bench {
             m.set("acked.record", self.pairs[q].oldest as u64 % 128);
             m.set("acked.reads", self.pairs[q].reads_done as u64);
             let pair = &self.pairs[q];
+            m.set("acked.limited", pair.limit.is_some() as u64);
+            m.set("acked.limit", pair.limit.unwrap_or(0) as u64 % 128);
             m.set("acked.message", pair.message as u64);
             m.set("acked.wqe_index", pair.messages.get(pair.oldest).map_or(pair.posted, |m| m.index) as u64);
         }
@@ -985,13 +1004,13 @@ fn traffic(mut b: Bench, cycles: usize, loss: f64, breaks: bool) {
             .collect();
         assert!(b.m.cycle() - start < 300_000, "stuck: {stuck:?}, open {:b}", b.m.get("open"));
     }
-    let [new, again, records, lands, backs, faults] = b.seen;
+    let [new, again, records, lands, backs, faults, probes] = b.seen;
     println!(
         "{} messages, {new} packets, {again} again, {records} records, {lands} landings, {backs} go backs, {faults} faults, \
-         {changes} changed, {} loads",
+         {probes} probes, {changes} changed, {} loads",
         b.done, b.loads
     );
-    assert!(b.done > 200 && backs > 5);
+    assert!(b.done > 200 && backs > 5 && probes > 20);
 }
 
 /// Makes a message impossible.
