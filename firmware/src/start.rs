@@ -6,7 +6,7 @@
 
 use abi::mmio;
 use core::{arch::global_asm, panic::PanicInfo, slice};
-use plane::{Counts, Key, Mailbox, Memory, Object, Plane, Qp};
+use plane::{Counts, Handle, Key, Mailbox, Memory, Object, Plane, Qp};
 
 /// What the stack needs at least, in bytes; it takes some 1.5 KiB.
 const STACK: usize = 4 << 10;
@@ -67,6 +67,7 @@ extern "C" fn start_rust() -> ! {
         cqs: rest.take(counts.cqs, Object::NONE),
         eqs: rest.take(counts.eqs, Object::NONE),
         qps: rest.take(counts.qps, Qp::NONE),
+        ahs: rest.take(counts.ahs, Handle::NONE),
         keys: rest.take(counts.keys, Key::NONE),
     });
     crate::run(&mut device, &mut plane, &mut Mailbox::new())

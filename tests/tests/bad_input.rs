@@ -3,8 +3,8 @@
 
 use abi::Field;
 use abi::cmd::{
-    answer, create_cq, create_eq, create_mr, create_qp, head, kind, list_owned, modify_qp, op, result, set_gid,
-    set_multicast, set_port,
+    answer, create_ah, create_cq, create_eq, create_mr, create_qp, head, kind, list_owned, modify_qp, op, result,
+    set_gid, set_multicast, set_port,
 };
 use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
 use abi::status::{cause, wc};
@@ -186,6 +186,7 @@ fn command_of(opcode: u8, fields: &[(Field, u64)]) -> [u8; 64] {
 /// Where the fields of a command begin that a refusal may name.
 fn fields(opcode: u8) -> Vec<u64> {
     let own = match opcode {
+        op::CREATE_AH => &create_ah::LAYOUT,
         op::CREATE_MR => &create_mr::LAYOUT,
         op::CREATE_CQ => &create_cq::LAYOUT,
         op::CREATE_EQ => &create_eq::LAYOUT,
@@ -197,7 +198,8 @@ fn fields(opcode: u8) -> Vec<u64> {
         op::LIST_OWNED => &list_owned::LAYOUT,
         _ => &head::LAYOUT,
     };
-    own.fields.iter().chain(head::LAYOUT.fields).map(|f| f.lsb as u64).collect()
+    let addresses: &[Field] = if opcode == op::CREATE_AH { modify_qp::LAYOUT.fields } else { &[] };
+    own.fields.iter().chain(addresses).chain(head::LAYOUT.fields).map(|f| f.lsb as u64).collect()
 }
 
 /// Commands of any content are answered; those that are refused say which field is wrong, and change nothing.

@@ -27,7 +27,7 @@ use abi::{
 use numbers::Numbers;
 pub use objects::Object;
 use objects::{Gid, Objects};
-pub use pairs::Qp;
+pub use pairs::{Handle, Qp};
 pub use regions::Key;
 pub use ring::Mailbox;
 use words::{Block, get, put, put_wide};
@@ -38,6 +38,8 @@ pub const VERSION: u32 = abi::image::VERSION;
 pub const DEFAULT_MAC: u64 = 0x0045_4352_4602;
 /// Most queue pairs.
 pub const QPS: usize = 256;
+/// Most address handles.
+pub const AHS: usize = table::address_handles(QPS);
 /// Most completion queues.
 pub const CQS: usize = 256;
 /// Most event queues.
@@ -141,6 +143,8 @@ pub struct Counts {
     pub eqs: usize,
     /// Queue pairs.
     pub qps: usize,
+    /// Address handles.
+    pub ahs: usize,
     /// Memory keys.
     pub keys: usize,
 }
@@ -149,7 +153,9 @@ impl Counts {
     /// Of a device with these [`Hardware::limits`]: as many as the gates have, and at most as many as this code covers.
     pub fn of(limits: [u32; 2]) -> Self {
         let at_most = |byte, most: usize| limit(limits[0], byte, most as u32).0 as usize;
-        Counts { pds: PDS, cqs: at_most(1, CQS), eqs: at_most(3, EQS), qps: at_most(0, QPS), keys: at_most(2, KEYS) }
+        let (qps, keys) = (at_most(0, QPS), at_most(2, KEYS));
+        let ahs = table::address_handles(qps);
+        Counts { pds: PDS, cqs: at_most(1, CQS), eqs: at_most(3, EQS), qps, ahs, keys }
     }
 }
 
@@ -160,6 +166,7 @@ pub struct Memory<'a> {
     pub cqs: &'a mut [Object],
     pub eqs: &'a mut [Object],
     pub qps: &'a mut [Qp],
+    pub ahs: &'a mut [Handle],
     pub keys: &'a mut [Key],
 }
 
@@ -171,6 +178,8 @@ pub struct Plane<'a> {
     gids: [Gid; GIDS],
     qps: &'a mut [Qp],
     qp_numbers: Numbers<{ QPS / 32 }>,
+    ahs: &'a mut [Handle],
+    ah_numbers: Numbers<{ AHS / 32 }>,
     keys: &'a mut [Key],
     key_numbers: Numbers<{ KEYS / 32 }>,
     mtt: Numbers<{ MTT_UNITS / 32 }>,
@@ -212,6 +221,8 @@ impl<'a> Plane<'a> {
             gids: [Gid::NONE; GIDS],
             qps: memory.qps,
             qp_numbers: Numbers::new(),
+            ahs: memory.ahs,
+            ah_numbers: Numbers::new(),
             keys: memory.keys,
             key_numbers: Numbers::new(),
             mtt: Numbers::new(),
@@ -278,6 +289,8 @@ impl<'a> Plane<'a> {
             op::MODIFY_QP => self.modify_qp(hw, c, owner)?,
             op::QUERY_QP => self.query_qp(hw, number, owner, a)?,
             op::DESTROY_QP => self.destroy_qp(hw, number, owner)?,
+            op::CREATE_AH => put(a, answer::NUMBER, self.create_ah(hw, c, owner)?),
+            op::DESTROY_AH => self.destroy_ah(hw, number, owner)?,
             op::SET_GID | op::SET_PORT | op::SET_MULTICAST if owner != 0 => {
                 return Err(Refused::at(result::NOT_OWNER, head::OWNER));
             }

@@ -21,7 +21,7 @@ use crate::{
 };
 use abi::{
     Field,
-    cmd::{attr, create_qp, head, modify_qp as m, result},
+    cmd::{QKEY, attr, create_ah, create_qp, head, modify_qp as m, result},
     queue::WQE_BLOCK,
     table::{NOBODY, id, qp_address, qp_recv, qp_send, qp_state, qp_state_row, qp_type},
 };
@@ -35,7 +35,7 @@ const FIRST: usize = m::MASK.lsb / 32;
 
 /// First word of the destination IP.
 const DIP: usize = m::DIP_LOW.lsb / 32;
-const ADDRESS_WORDS: usize = up_to(qp_address::FLOW_LABEL);
+const ADDRESS_WORDS: usize = up_to(qp_address::VALID);
 const SEND_WORDS: usize = up_to(qp_send::BASE);
 const RECV_WORDS: usize = up_to(qp_recv::SIP_HIGH);
 
@@ -74,6 +74,20 @@ impl Qp {
         rq_base: [0; 2],
         attributes: [0; 16 - FIRST],
     };
+}
+
+/// An address handle.
+#[derive(Clone, Copy)]
+pub struct Handle {
+    /// Owner plus 1; 0: there is no such handle.
+    pub(crate) holder: u8,
+    pd: u8,
+    gid: u8,
+}
+
+impl Handle {
+    /// None.
+    pub const NONE: Self = Handle { holder: 0, pd: 0, gid: 0 };
 }
 
 /// A field of MODIFY_QP in [`Attributes`].
@@ -115,9 +129,6 @@ enum Loads {
 impl Plane<'_> {
     pub(crate) fn create_qp(&mut self, c: &Block, owner: u8) -> Outcome<u32> {
         let kind = get(c, create_qp::TYPE) as u8;
-        if !matches!(kind, qp_type::RC | qp_type::RAW) {
-            return Err(Refused::at(result::UNSUPPORTED, create_qp::TYPE));
-        }
         let logs = [get(c, create_qp::SQ_LOG2) as u8, get(c, create_qp::RQ_LOG2) as u8];
         let pd = self.pds.find(get(c, create_qp::PD), owner, create_qp::PD)?;
         let send_cqn = self.cqs.find(get(c, create_qp::SEND_CQN), owner, create_qp::SEND_CQN)?;
@@ -188,11 +199,17 @@ impl Plane<'_> {
             self.gids[get(c, m::GID) as usize].refs += 1;
         }
         self.merge(n, c, mask);
+        if self.qps[n].kind == qp_type::UD && from == qp_state::RESET {
+            // A datagram may be as long as the port's MTU lets it.
+            let code = (1..=5).rev().find(|code| path_fits(*code, hw.port() >> 16)).unwrap_or(1);
+            set(&mut self.qps[n].attributes, kept(m::PATH_MTU), code);
+        }
         self.write_rows(hw, n, (from, to), mask);
         Ok(())
     }
 
     /// Whether the value of each attribute in `mask` is possible.
+    #[inline(never)]
     fn judge(&self, c: &Block, mask: u32, port_mtu: u32) -> Outcome {
         let given = |bit: u32| mask & bit != 0;
         if given(attr::PKEY_INDEX) {
@@ -203,7 +220,7 @@ impl Plane<'_> {
         }
         if given(attr::PATH_MTU) {
             let code = get(c, m::PATH_MTU);
-            check((1..=5).contains(&code) && (128 << code) + HEADERS <= port_mtu, m::PATH_MTU)?;
+            check((1..=5).contains(&code) && path_fits(code, port_mtu), m::PATH_MTU)?;
         }
         if given(attr::DEST_QPN) {
             // 0 and 1 are management queue pairs, all ones is multicast.
@@ -245,21 +262,9 @@ impl Plane<'_> {
         take(to, c, mask & attr::TIMEOUT, m::TIMEOUT);
         take(to, c, mask & attr::RETRY_CNT, m::RETRY_CNT);
         take(to, c, mask & attr::RNR_RETRY, m::RNR_RETRY);
+        take(to, c, mask & attr::QKEY, QKEY);
         if mask & attr::AV != 0 {
-            take(to, c, mask & attr::AV, m::GID);
-            take(to, c, mask & attr::AV, m::TRAFFIC_CLASS);
-            take(to, c, mask & attr::AV, m::HOP_LIMIT);
-            take(to, c, mask & attr::AV, m::PRIORITY);
-            take(to, c, mask & attr::AV, m::FLOW_LABEL);
-            // DMAC and source port fill two words.
-            const DMAC: usize = m::DMAC.lsb / 32;
-            const { assert!(m::SPORT.lsb == m::DMAC.lsb + m::DMAC.bits && m::SPORT.lsb + m::SPORT.bits == 32 * (DMAC + 2)) };
-            to[DMAC - FIRST] = c[DMAC];
-            to[DMAC - FIRST + 1] = c[DMAC + 1];
-            let is_ip6 = self.gids[get(c, m::GID) as usize].is_ip6;
-            for i in 0..4 {
-                to[DIP - FIRST + i] = if is_ip6 || i == 0 { c[DIP + i] } else { 0 };
-            }
+            take_address(to, c, self.gids[get(c, m::GID) as usize].is_ip6);
         }
     }
 
@@ -274,7 +279,7 @@ impl Plane<'_> {
     fn write_rows(&mut self, hw: &mut impl Hardware, n: usize, step: (u8, u8), mask: u32) {
         use qp_state::{INIT, RESET, RTR, RTS};
         let send = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
-        let recv = attr::ACCESS_FLAGS | attr::MIN_RNR_TIMER | attr::MAX_DEST_RD_ATOMIC | attr::AV;
+        let recv = attr::ACCESS_FLAGS | attr::QKEY | attr::MIN_RNR_TIMER | attr::MAX_DEST_RD_ATOMIC | attr::AV;
         let if_any = |attributes: u32| (mask & attributes != 0).then_some(Loads::Nothing);
         let (send, recv) = match step {
             (RESET, INIT) => (Some(Loads::Queue), Some(Loads::Queue)),
@@ -286,7 +291,9 @@ impl Plane<'_> {
         qp.loaded = true;
         let owner = qp.holder as u32 - 1;
         if mask & attr::AV != 0 {
-            hw.commit(id::QP_ADDRESS, n as u32, &self.address_row(n));
+            let a = &self.qps[n].attributes;
+            let row = address_row(a, self.gids[attribute(a, m::GID) as usize].is_ip6);
+            hw.commit(id::QP_ADDRESS, n as u32, &row);
         }
         if let Some(loads) = send {
             hw.commit(id::QP_SEND, n as u32, &self.send_row(n, loads, owner));
@@ -303,24 +310,35 @@ impl Plane<'_> {
         }
     }
 
-    #[inline(always)]
-    fn address_row(&self, n: usize) -> [u32; ADDRESS_WORDS] {
-        let a = &self.qps[n].attributes;
-        let gid = attribute(a, m::GID);
-        let mut row = [0; ADDRESS_WORDS];
-        put_wide(&mut row, qp_address::DMAC, get_wide(a, kept(m::DMAC)));
-        put(&mut row, qp_address::GID, gid);
-        put(&mut row, qp_address::TRAFFIC_CLASS, attribute(a, m::TRAFFIC_CLASS));
-        put_wide(&mut row, qp_address::DIP_LOW, get_wide(a, kept(m::DIP_LOW)));
-        put_wide(&mut row, qp_address::DIP_HIGH, get_wide(a, kept(m::DIP_HIGH)));
-        put(&mut row, qp_address::SPORT, attribute(a, m::SPORT));
-        put(&mut row, qp_address::HOP_LIMIT, attribute(a, m::HOP_LIMIT));
-        put(&mut row, qp_address::IS_IP6, self.gids[gid as usize].is_ip6 as u32);
-        put(&mut row, qp_address::PRIORITY, attribute(a, m::PRIORITY));
-        put(&mut row, qp_address::DEST_QPN, attribute(a, m::DEST_QPN));
-        put(&mut row, qp_address::PKEY, PKEY);
-        put(&mut row, qp_address::FLOW_LABEL, attribute(a, m::FLOW_LABEL));
-        row
+    pub(crate) fn create_ah(&mut self, hw: &mut impl Hardware, c: &Block, owner: u8) -> Outcome<u32> {
+        let pd = self.pds.find(get(c, create_ah::PD), owner, create_ah::PD)?;
+        self.judge(c, attr::AV, 0)?;
+        let number = self.ah_numbers.find(self.ahs.len() as u32).ok_or(Refused::new(result::NO_ROOM, 0))?;
+        let gid = get(c, m::GID) as usize;
+        let mut a = [0; 16 - FIRST];
+        let is_ip6 = self.gids[gid].is_ip6;
+        take_address(&mut a, c, is_ip6);
+        let mut row = address_row(&a, is_ip6);
+        put(&mut row, qp_address::PD, pd as u32);
+        put(&mut row, qp_address::VALID, 1);
+        hw.commit(id::AH, number, &row);
+        self.ah_numbers.take(number);
+        self.pds.items[pd].refs += 1;
+        self.gids[gid].refs += 1;
+        self.ahs[number as usize] = Handle { holder: owner + 1, pd: pd as u8, gid: gid as u8 };
+        Ok(number)
+    }
+
+    pub(crate) fn destroy_ah(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {
+        held(self.ahs.get(number as usize).map_or(0, |a| a.holder), owner, head::NUMBER)?;
+        let handle = core::mem::replace(&mut self.ahs[number as usize], Handle::NONE);
+        // No send names it from now on; those that did have left behind the drain.
+        hw.commit(id::AH, number, &[0; ADDRESS_WORDS]);
+        hw.drain();
+        self.ah_numbers.free(number);
+        self.pds.items[handle.pd as usize].refs -= 1;
+        self.gids[handle.gid as usize].refs -= 1;
+        Ok(())
     }
 
     fn send_row(&self, n: usize, loads: Loads, owner: u32) -> [u32; SEND_WORDS] {
@@ -427,6 +445,47 @@ impl Plane<'_> {
         }
         Ok(())
     }
+}
+
+/// Takes the addresses of a command over.
+#[inline(never)]
+fn take_address(to: &mut Attributes, c: &Block, is_ip6: bool) {
+    take(to, c, 1, m::GID);
+    take(to, c, 1, m::TRAFFIC_CLASS);
+    take(to, c, 1, m::HOP_LIMIT);
+    take(to, c, 1, m::PRIORITY);
+    take(to, c, 1, m::FLOW_LABEL);
+    // DMAC and source port fill two words.
+    const DMAC: usize = m::DMAC.lsb / 32;
+    const { assert!(m::SPORT.lsb == m::DMAC.lsb + m::DMAC.bits && m::SPORT.lsb + m::SPORT.bits == 32 * (DMAC + 2)) };
+    to[DMAC - FIRST] = c[DMAC];
+    to[DMAC - FIRST + 1] = c[DMAC + 1];
+    for i in 0..4 {
+        to[DIP - FIRST + i] = if is_ip6 || i == 0 { c[DIP + i] } else { 0 };
+    }
+}
+
+#[inline(never)]
+fn address_row(a: &Attributes, is_ip6: bool) -> [u32; ADDRESS_WORDS] {
+    let mut row = [0; ADDRESS_WORDS];
+    put_wide(&mut row, qp_address::DMAC, get_wide(a, kept(m::DMAC)));
+    put(&mut row, qp_address::GID, attribute(a, m::GID));
+    put(&mut row, qp_address::TRAFFIC_CLASS, attribute(a, m::TRAFFIC_CLASS));
+    put_wide(&mut row, qp_address::DIP_LOW, get_wide(a, kept(m::DIP_LOW)));
+    put_wide(&mut row, qp_address::DIP_HIGH, get_wide(a, kept(m::DIP_HIGH)));
+    put(&mut row, qp_address::SPORT, attribute(a, m::SPORT));
+    put(&mut row, qp_address::HOP_LIMIT, attribute(a, m::HOP_LIMIT));
+    put(&mut row, qp_address::IS_IP6, is_ip6 as u32);
+    put(&mut row, qp_address::PRIORITY, attribute(a, m::PRIORITY));
+    put(&mut row, qp_address::DEST_QPN, attribute(a, m::DEST_QPN));
+    put(&mut row, qp_address::PKEY, PKEY);
+    put(&mut row, qp_address::FLOW_LABEL, attribute(a, m::FLOW_LABEL));
+    row
+}
+
+/// A port of this MTU holds packets of a path MTU code.
+fn path_fits(code: u32, port_mtu: u32) -> bool {
+    (128 << code) + HEADERS <= port_mtu
 }
 
 /// Path MTU code; raw frames are as long as the port takes them.

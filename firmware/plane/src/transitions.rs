@@ -18,37 +18,41 @@ pub struct Rule {
 /// In the table, but not done by this device: path migration, and the event when a send queue has drained.
 pub const UNSUPPORTED: u32 = ALT_PATH | PATH_MIG_STATE | EN_SQD_ASYNC_NOTIFY;
 
-/// The rule of a transition, if there is one, for RC and raw queue pairs. SQE is a state of the other types.
+/// The rule of a transition, if there is one. Send queues of all types fail to ERR, so nothing leads from SQE to RTS.
+#[inline(never)]
 pub fn rule(kind: u8, from: u8, to: u8) -> Option<Rule> {
-    let rc = |required, optional| Some(if kind == qp_type::RAW { (0, 0) } else { (required, optional) });
-    let live = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER;
+    let rc = kind == qp_type::RC;
+    // Of the raw queue pair nothing is needed, of RC and UC, of UD; and what of RC alone.
+    let of = |connected, datagram| match kind {
+        qp_type::RC | qp_type::UC => connected,
+        qp_type::UD => datagram,
+        _ => 0,
+    };
+    let of_rc = |attributes| if rc { attributes } else { 0 };
+    let access = of(ACCESS_FLAGS, QKEY);
+    let path = of(ALT_PATH | PATH_MIG_STATE, 0);
+    let any = of(CUR_STATE, CUR_STATE);
+    let pkey = of(PKEY_INDEX, PKEY_INDEX);
+    let live = any | access | path | of_rc(MIN_RNR_TIMER);
     let found = match (from, to) {
         (_, RESET) => Some((0, 0)),
         (INIT..=ERR, ERR) => Some((0, 0)),
-        (RESET, INIT) if kind == qp_type::RAW => Some((PORT, 0)),
-        (RESET, INIT) => rc(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
-        (INIT, INIT) => rc(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
-        (INIT, RTR) => rc(
-            AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-            ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
-        ),
-        (RTR, RTS) => rc(SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC, live),
-        (RTS, RTS) | (SQD, RTS) => rc(0, live),
-        (RTS, SQD) => rc(0, EN_SQD_ASYNC_NOTIFY),
-        (SQD, SQD) => rc(
-            0,
-            PORT | AV
-                | TIMEOUT
-                | RETRY_CNT
-                | RNR_RETRY
-                | MAX_QP_RD_ATOMIC
-                | MAX_DEST_RD_ATOMIC
-                | ALT_PATH
-                | ACCESS_FLAGS
-                | PKEY_INDEX
-                | MIN_RNR_TIMER
-                | PATH_MIG_STATE,
-        ),
+        (RESET, INIT) => Some((pkey | PORT | access, 0)),
+        (INIT, INIT) => Some((0, if kind == qp_type::RAW { 0 } else { pkey | PORT | access })),
+        (INIT, RTR) => {
+            let required = of(AV | PATH_MTU | DEST_QPN | RQ_PSN, 0) | of_rc(MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER);
+            Some((required, of(ALT_PATH, 0) | access | pkey))
+        }
+        (RTR, RTS) => {
+            let retries = of_rc(TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC);
+            Some((of(SQ_PSN, SQ_PSN) | retries, live))
+        }
+        (RTS, RTS) | (SQD, RTS) => Some((0, live)),
+        (RTS, SQD) => Some((0, of(EN_SQD_ASYNC_NOTIFY, EN_SQD_ASYNC_NOTIFY))),
+        (SQD, SQD) => {
+            let retries = TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
+            Some((0, access | pkey | path | of(AV, 0) | of_rc(PORT | retries)))
+        }
         _ => None,
     };
     found.map(|(required, optional)| Rule { required, optional })

@@ -89,7 +89,7 @@ fn no_command_stops_the_firmware() {
         // Users of shared event queues first.
         for owner in [1, 2, 0] {
             b.ok(command(op::RECLAIM).owner(owner));
-            for what in kind::QP..=kind::PD {
+            for what in kind::QP..=kind::AH {
                 let list = command(op::LIST_OWNED).owner(owner).with(list_owned::KIND, what.into());
                 assert_eq!(b.ok(list).get(abi::cmd::answer::VALUE), 0);
             }

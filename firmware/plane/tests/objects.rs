@@ -4,10 +4,10 @@ mod kit;
 use abi::{
     Field,
     cmd::{
-        answer, attr, create_cq, create_eq, create_mr, create_qp, device, head, kind, list_owned, modify_qp as m, op,
-        result::*, set_gid, set_multicast, set_port,
+        answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, device, head, kind, list_owned,
+        modify_qp as m, op, result::*, set_gid, set_multicast, set_port,
     },
-    table::{id, qp_state::*, qp_type},
+    table::{id, qp_address, qp_state::*, qp_type},
 };
 use kit::*;
 use plane::Load;
@@ -29,7 +29,7 @@ fn impossible_fields_are_named() {
     let group = command(op::SET_MULTICAST).with(set_multicast::VALID, 1).with(set_multicast::MAC, 0xff3333);
     let cases: &[(Command, Field, u64, u8)] = &[
         (command(op::NOP), head::OWNER, 16, BAD_FIELD),
-        (command(op::NOP), head::OPCODE, 19, BAD_OPCODE),
+        (command(op::NOP), head::OPCODE, 21, BAD_OPCODE),
         (command(op::NOP), head::OPCODE, 255, BAD_OPCODE),
         (create_eq(), create_eq::LOG2_ENTRIES, 23, BAD_FIELD),
         (create_eq(), create_eq::VECTOR, 32, BAD_FIELD),
@@ -39,8 +39,6 @@ fn impossible_fields_are_named() {
         (create_cq(), create_cq::EQN, 1, NO_OBJECT),
         (create_cq(), create_cq::EQN, 255, NO_OBJECT),
         (create_cq(), create_cq::BASE, 1, BAD_FIELD),
-        (create_qp(), create_qp::TYPE, qp_type::UC.into(), UNSUPPORTED),
-        (create_qp(), create_qp::TYPE, qp_type::UD.into(), UNSUPPORTED),
         (create_qp(), create_qp::PD, 1, NO_OBJECT),
         (create_qp(), create_qp::PD, 0xffff, NO_OBJECT),
         (create_qp(), create_qp::SEND_CQN, 7, NO_OBJECT),
@@ -71,7 +69,14 @@ fn impossible_fields_are_named() {
         (group, set_multicast::INDEX, 16, BAD_FIELD),
         (group, set_multicast::MAC, 0x20, BAD_FIELD),
         (group, set_multicast::MAC, 0xffff_ffff_ffff, BAD_FIELD),
-        (command(op::LIST_OWNED), list_owned::KIND, 5, BAD_FIELD),
+        (command(op::LIST_OWNED), list_owned::KIND, 6, BAD_FIELD),
+        (create_ah(), create_ah::PD, 1, NO_OBJECT),
+        (create_ah(), m::GID, 1, NO_OBJECT),
+        (create_ah(), m::GID, 255, NO_OBJECT),
+        (create_ah(), m::TRAFFIC_CLASS, 3, BAD_FIELD),
+        (create_ah(), m::HOP_LIMIT, 0, BAD_FIELD),
+        (create_ah(), m::DMAC, 1, BAD_FIELD),
+        (create_ah(), m::DIP_LOW, 255, BAD_FIELD),
     ];
     for (good, field, value, result) in cases {
         let got = b.refused(good.with(*field, *value));
@@ -111,6 +116,33 @@ fn objects_in_use_stay() {
         b.ok(destroy(opcode, 0));
         assert_eq!(b.refused(destroy(opcode, 0)), (NO_OBJECT, head::NUMBER.lsb as u64));
     }
+}
+
+/// Of a handle its row is written, which names its protection domain; its owner, its GID and its domain count on it.
+#[test]
+fn address_handles_are_rows_of_their_own() {
+    let mut b = Bench::new();
+    b.qp();
+    let n = b.make(create_ah().with(m::GID, 3));
+    assert_eq!(b.commits(), [(id::AH, n as u32)]);
+    let row = b.fake.rows[&(id::AH, n as u32)];
+    let get = |f: Field| f.get(&row);
+    assert_eq!((get(qp_address::VALID), get(qp_address::PD), get(qp_address::IS_IP6)), (1, 0, 1));
+    assert_eq!((get(qp_address::GID), get(qp_address::DMAC), get(qp_address::SPORT)), (3, 0x1615_1413_1210, 0xc123));
+    assert_eq!((get(qp_address::DIP_LOW), get(qp_address::PKEY)), (0x1122_3344_0201_000a, 0xffff));
+    assert_eq!(b.refused(gid6(3)), (IN_USE, set_gid::INDEX.lsb as u64));
+    assert_eq!(b.refused(destroy(op::DESTROY_PD, 0)), IN_USE_AT);
+    assert_eq!(b.refused(create_ah().owner(2)), (NOT_OWNER, create_ah::PD.lsb as u64));
+    assert_eq!(b.refused(destroy(op::DESTROY_AH, n).owner(2)), (NOT_OWNER, head::NUMBER.lsb as u64));
+    b.ok(destroy(op::DESTROY_AH, n));
+    // No send finds it, before those that did have left.
+    assert!(matches!(b.fake.acts[..], [Act::Commit(id::AH, ..), Act::Drain]), "{:?}", b.fake.acts);
+    assert_eq!(qp_address::VALID.get(&b.fake.rows[&(id::AH, n as u32)]), 0);
+    assert_eq!(b.refused(destroy(op::DESTROY_AH, n)), (NO_OBJECT, head::NUMBER.lsb as u64));
+    b.ok(gid6(3));
+    // Half as many as QPs.
+    (0..128).for_each(|_| _ = b.make(create_ah()));
+    assert_eq!(b.refused(create_ah()), (NO_ROOM, 0));
 }
 
 #[test]
@@ -285,6 +317,7 @@ fn owned(b: &mut Bench, owner: u64, what: u8) -> Vec<u64> {
 #[test]
 fn a_dead_owner_is_reclaimed() {
     let mut b = Bench::new();
+    b.ok(gid4(0));
     let mut have = [0; 3];
     for owner in [1u64, 2] {
         for i in 0..3 {
@@ -294,13 +327,14 @@ fn a_dead_owner_is_reclaimed() {
             let qp = create_qp().owner(owner).with(create_qp::PD, pd);
             let qp = b.make(qp.with(create_qp::SEND_CQN, cq).with(create_qp::RECV_CQN, cq));
             b.make(create_mr(0, 1).owner(owner).with(create_mr::PD, pd));
+            b.make(create_ah().owner(owner).with(create_ah::PD, pd));
             if i == 1 {
                 b.ok(modify(qp, INIT, TO_INIT).owner(owner));
             }
-            have[owner as usize] += 5;
+            have[owner as usize] += 6;
         }
     }
-    for what in kind::QP..=kind::PD {
+    for what in kind::QP..=kind::AH {
         for owner in [1, 2] {
             assert_eq!(owned(&mut b, owner, what).len(), 3);
         }
@@ -311,7 +345,7 @@ fn a_dead_owner_is_reclaimed() {
     let order: Vec<_> = order.into_iter().filter(|t| [id::KEY, id::CQ, id::EQ, id::QP_STATE].contains(t)).collect();
     let want = [id::QP_STATE, id::KEY, id::KEY, id::KEY, id::CQ, id::CQ, id::CQ, id::EQ, id::EQ, id::EQ];
     assert_eq!(order, want, "QPs, MRs, CQs, EQs");
-    for what in kind::QP..=kind::PD {
+    for what in kind::QP..=kind::AH {
         assert_eq!(owned(&mut b, 1, what), []);
         assert_eq!(owned(&mut b, 2, what).len(), 3);
     }

@@ -2,14 +2,14 @@
 
 mod kit;
 use abi::{
-    cmd::{attr::*, create_qp, head, modify_qp as m, op, result::*},
-    table::{id, qp_send, qp_state::*, qp_state_row, qp_type},
+    cmd::{self, attr, attr::*, create_qp, head, modify_qp as m, op, result::*},
+    table::{id, qp_recv, qp_send, qp_state::*, qp_state_row, qp_type},
 };
 use kit::*;
 
 const LIVE: u32 = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER;
 
-/// From, to, required, optional: as the verbs specification lists them. What is not here is no transition.
+/// From, to, required, optional: as the verbs specification lists them for RC. What is not here is no transition.
 #[rustfmt::skip]
 const TABLE: &[(u8, u8, u32, u32)] = &[
     (RESET, INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
@@ -27,17 +27,57 @@ const TABLE: &[(u8, u8, u32, u32)] = &[
     (INIT, ERR, 0, 0), (RTR, ERR, 0, 0), (RTS, ERR, 0, 0), (SQD, ERR, 0, 0), (SQE, ERR, 0, 0), (ERR, ERR, 0, 0),
 ];
 
+/// The same for UC and UD, without the moves to RESET and ERR, which are those of RC. The device does not know SQE.
+#[rustfmt::skip]
+const UC: &[(u8, u8, u32, u32)] = &[
+    (RESET, INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+    (INIT, INIT, 0, PKEY_INDEX | PORT | ACCESS_FLAGS),
+    (INIT, RTR, AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+    (RTR, RTS, SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
+    (RTS, RTS, 0, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
+    (RTS, SQD, 0, EN_SQD_ASYNC_NOTIFY),
+    (SQD, RTS, 0, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
+    (SQD, SQD, 0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
+];
+#[rustfmt::skip]
+const UD: &[(u8, u8, u32, u32)] = &[
+    (RESET, INIT, PKEY_INDEX | PORT | QKEY, 0),
+    (INIT, INIT, 0, PKEY_INDEX | PORT | QKEY),
+    (INIT, RTR, 0, PKEY_INDEX | QKEY),
+    (RTR, RTS, SQ_PSN, CUR_STATE | QKEY),
+    (RTS, RTS, 0, CUR_STATE | QKEY),
+    (RTS, SQD, 0, EN_SQD_ASYNC_NOTIFY),
+    (SQD, RTS, 0, CUR_STATE | QKEY),
+    (SQD, SQD, 0, PKEY_INDEX | QKEY),
+];
+
+/// The transition of a QP of this type.
+fn transition(kind: u8, from: u8, to: u8) -> Option<(u32, u32)> {
+    let table = match kind {
+        qp_type::UC if to != RESET && to != ERR => UC,
+        qp_type::UD if to != RESET && to != ERR => UD,
+        _ => TABLE,
+    };
+    table.iter().find(|t| (t.0, t.1) == (from, to)).map(|t| (t.2, t.3))
+}
+
 const NOT_DONE: u32 = ALT_PATH | PATH_MIG_STATE | EN_SQD_ASYNC_NOTIFY;
 
 /// A QP that was brought to `state` the regular way.
 fn in_state(state: u8) -> (Bench, u64) {
+    in_state_of(qp_type::RC, state)
+}
+
+/// The same, of a type.
+fn in_state_of(kind: u8, state: u8) -> (Bench, u64) {
     let mut b = Bench::new();
-    let n = b.qp();
+    let n = b.qp_of(kind);
+    let needs = [(RESET, INIT), (INIT, RTR), (RTR, RTS)].map(|(from, to)| transition(kind, from, to).unwrap().0);
     if state == SQE {
-        b.bring(n, RTS);
+        b.bring_by(n, RTS, needs);
         b.set_state(n, SQE);
     } else {
-        b.bring(n, state);
+        b.bring_by(n, state, needs);
     }
     assert_eq!(b.state(n), state);
     (b, n)
@@ -53,11 +93,15 @@ fn with_cur(c: Command, from: u8) -> Command {
 
 #[test]
 fn every_pair_of_states_and_every_attribute() {
+    [qp_type::RC, qp_type::UC, qp_type::UD].into_iter().for_each(every_pair);
+}
+
+fn every_pair(kind: u8) {
     for from in RESET..=ERR {
         for to in RESET..=ERR {
-            let (mut b, n) = in_state(from);
+            let (mut b, n) = in_state_of(kind, from);
             let before = snapshot(&mut b, n);
-            let Some((.., required, optional)) = TABLE.iter().find(|t| (t.0, t.1) == (from, to)) else {
+            let Some((required, optional)) = transition(kind, from, to) else {
                 for mask in [0, TO_INIT, TO_RTR, TO_RTS, u32::MAX] {
                     assert_eq!(b.refused(modify(n, to, mask)), (BAD_TRANSITION, 0), "{from} to {to}");
                 }
@@ -65,7 +109,7 @@ fn every_pair_of_states_and_every_attribute() {
                 continue;
             };
             for bit in 1..32u32 {
-                let (this, full) = (1 << bit, *required);
+                let (this, full) = (1 << bit, required);
                 if required & this != 0 {
                     let want = (MISSING_ATTRIBUTE, bit.into());
                     assert_eq!(b.refused(modify(n, to, full & !this)), want, "{from} to {to}");
@@ -82,7 +126,7 @@ fn every_pair_of_states_and_every_attribute() {
             let optional = optional & !NOT_DONE;
             let each = (0..32).map(|bit| 1 << bit).filter(|this| optional & this != 0);
             for extra in [0, optional].into_iter().chain(each) {
-                let (mut b, n) = in_state(from);
+                let (mut b, n) = in_state_of(kind, from);
                 b.ok(with_cur(modify(n, to, required | extra), from));
                 assert_eq!(b.state(n), to);
             }
@@ -125,6 +169,30 @@ fn the_state_of_the_engines_counts() {
     assert_eq!(a.get(m::STATE), ERR.into());
     b.ok(modify(n, RESET, 0));
     b.bring(n, RTS);
+}
+
+/// The Q_Key of a UD QP is what its packets are told by, in place of a peer; its MTU is the port's.
+#[test]
+fn a_datagram_queue_pair_knows_a_key_and_no_peer() {
+    let (mut b, n) = in_state_of(qp_type::UD, RTS);
+    let row = |b: &Bench, table| b.fake.rows[&(table, n as u32)];
+    let recv = row(&b, id::QP_RECV);
+    let key = cmd::QKEY.get(&modify(n, 0, 0).0);
+    assert_eq!((qp_recv::SIP_LOW.get(&recv), qp_recv::SIP_HIGH.get(&recv)), (key, 0));
+    assert_eq!((qp_recv::TYPE.get(&recv), qp_recv::MTU.get(&recv)), (qp_type::UD.into(), 5));
+    assert_eq!(qp_send::MTU.get(&row(&b, id::QP_SEND)), 5);
+    assert!(!b.fake.rows.contains_key(&(id::QP_ADDRESS, n as u32)));
+    b.ok(modify(n, RTS, attr::QKEY).with(cmd::QKEY, 77));
+    assert_eq!(b.commits(), [(id::QP_RECV, n as u32)]);
+    assert_eq!(qp_recv::SIP_LOW.get(&row(&b, id::QP_RECV)), 77);
+    let a = b.ok(command(op::QUERY_QP).number(n));
+    assert_eq!(a.get(cmd::QKEY), 77);
+    // A port of less.
+    let mut b = Bench::new();
+    b.fake.port = 1 | 1500 << 16;
+    let n = b.qp_of(qp_type::UD);
+    b.ok(modify(n, INIT, PKEY_INDEX | PORT | attr::QKEY));
+    assert_eq!(qp_recv::MTU.get(&b.fake.rows[&(id::QP_RECV, n as u32)]), 3);
 }
 
 /// A QP that fails between the reads of its rows.

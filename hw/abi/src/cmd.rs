@@ -3,7 +3,7 @@
 //! The driver writes the command, then `CMD_PRODUCER`. The firmware executes commands in order, writes the answer and
 //! counts `CMD_CONSUMER` up. A command with any bad field changes nothing; the answer names the field.
 
-use crate::{layout, numbers};
+use crate::{Field, layout, numbers};
 
 /// Bytes of a slot.
 pub const SLOT: usize = 128;
@@ -47,11 +47,15 @@ numbers! {
         SET_PORT = 15;
         /// Finds an owner's objects.
         LIST_OWNED = 16;
-        /// Destroys all that an owner has, in the order QPs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
+        /// Destroys all that an owner has, in the order QPs, AHs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
         /// owner's refers to stays: the result is then IN_USE.
         RECLAIM = 17;
         /// Sets or clears a multicast group that the raw queue hears. Owner 0's.
         SET_MULTICAST = 18;
+        /// Makes an address handle, that sends of UD name.
+        CREATE_AH = 19;
+        /// When it is answered, no frame of the device goes there any more.
+        DESTROY_AH = 20;
     }
 }
 
@@ -63,6 +67,7 @@ numbers! {
         CQ = 2;
         EQ = 3;
         PD = 4;
+        AH = 5;
     }
 }
 
@@ -88,7 +93,7 @@ numbers! {
         MISSING_ATTRIBUTE = 8;
         /// An attribute is not allowed here; `FIELD` is its bit in the mask.
         FORBIDDEN_ATTRIBUTE = 9;
-        /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV) or not yet (UC, UD, SQD's event). `FIELD` names the field, or the bit of
+        /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV) or not yet (SQD's event). `FIELD` names the field, or the bit of
         /// `modify_qp::MASK`, by its bit number in the command.
         UNSUPPORTED = 10;
         /// The device failed while executing; see the health register.
@@ -297,7 +302,7 @@ layout! {
         DMAC = 256, 48;
         /// UDP source port.
         SPORT = 304, 16;
-        /// Destination IP as wire bytes, first lowest.
+        /// Destination IP as wire bytes, first lowest. UD: the [`QKEY`](super::QKEY).
         DIP_LOW = 320, 64;
         /// Rest of the destination IP.
         DIP_HIGH = 384, 64;
@@ -307,6 +312,17 @@ layout! {
         FLOW_LABEL = 464, 20;
         /// Port, always 1.
         PORT = 488, 8;
+    }
+}
+
+/// The Q_Key of packets that a UD QP receives: in [`modify_qp`] where others have their destination IP.
+pub const QKEY: Field = Field { name: "QKEY", lsb: modify_qp::DIP_LOW.lsb, bits: 32, doc: "Q_Key" };
+
+layout! {
+    /// CREATE_AH: its addresses are the fields of [`modify_qp`] from `GID` on, at the same places. The answer's number is the handle.
+    pub mod create_ah: 64 {
+        /// Protection domain, which must be that of the QPs that use it.
+        PD = 64, 16;
     }
 }
 

@@ -54,9 +54,9 @@ layout! {
         SGES = 20, 3;
         /// Immediate data as 4 wire bytes, or the key to invalidate.
         IMM = 32, 32;
-        /// Remote virtual address of WRITE, READ and atomics.
+        /// Remote virtual address of WRITE, READ and atomics. UD: [`ud_target`](super::ud_target).
         REMOTE_VA = 64, 64;
-        /// Remote key.
+        /// Remote key. UD: Q_Key.
         RKEY = 128, 32;
         /// Length of the message in bytes; equals the sum of the SGEs.
         LENGTH = 160, 32;
@@ -66,6 +66,19 @@ layout! {
         QPN = 224, 24;
     }
 }
+
+layout! {
+    /// Where a UD message goes, in `send_wqe::REMOTE_VA`.
+    pub mod ud_target: 8 {
+        /// Address handle.
+        AH = 0, 12;
+        /// QP number there.
+        QPN = 32, 24;
+    }
+}
+
+/// Bytes in front of a UD message in its receive: an IPv6 header, or 20 bytes of nothing and an IPv4 header.
+pub const UD_HEADER: usize = 40;
 
 layout! {
     /// Scatter/gather entry, 16 bytes; length 0 is allowed anywhere and names no memory.
@@ -102,7 +115,7 @@ layout! {
         SYNDROME = 48, 8;
         /// Send opcode, or one of `recv_op`.
         OPCODE = 56, 8;
-        /// Bytes received or sent.
+        /// Bytes received or sent; of a UD message with the [`UD_HEADER`](super::UD_HEADER) bytes in front of it.
         LENGTH = 64, 32;
         /// Immediate data as 4 wire bytes, or the key that was invalidated.
         IMM = 96, 32;

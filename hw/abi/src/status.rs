@@ -87,6 +87,8 @@ names! {
         DOORBELL_OWNER;
         /// Context on the chip is damaged: parity.
         PARITY;
+        /// The WQE's address handle does not exist, or belongs to another protection domain.
+        WQE_HANDLE;
     }
 }
 
@@ -121,7 +123,7 @@ names! {
         RX_QP_STATE;
         /// Dropped: opcode's transport is not the QP's.
         RX_QP_TYPE;
-        /// Dropped: source address is not the QP's peer.
+        /// Dropped: source address is not the QP's peer; UD: another Q_Key.
         RX_QP_PEER;
         /// Dropped: P_Key.
         RX_PKEY;
@@ -139,6 +141,8 @@ names! {
         RX_REMOTE_OPERATION;
         /// Response or ACK that acknowledges nothing new, or nothing that was sent.
         RX_STALE_RESPONSE;
+        /// Not executed, and not answered, by a QP of UC or UD: its length or place in a message, what the QP or a key allows, no receive, or one that is too short.
+        RX_UNRELIABLE;
         /// Congestion notification.
         RX_CNP;
         /// CE mark.

@@ -13,6 +13,7 @@ numbers! {
         CQ = 4;
         EQ = 5;
         KEY = 6;
+        AH = 7;
         GID = 8;
         PORT = 9;
         MULTICAST = 10;
@@ -68,7 +69,7 @@ layout! {
 }
 
 layout! {
-    /// Addresses of a connected QP: what egress puts in front of its packets and ingress expects in theirs.
+    /// Addresses of a connected QP, or of an address handle: what egress puts in front of packets.
     pub mod qp_address: 64 {
         /// Destination MAC, first wire byte lowest.
         DMAC = 0, 48;
@@ -94,7 +95,16 @@ layout! {
         PKEY = 256, 16;
         /// Flow label (IPv6).
         FLOW_LABEL = 272, 20;
+        /// Address handles: its protection domain.
+        PD = 296, 16;
+        /// Address handles: it exists.
+        VALID = 312, 1;
     }
+}
+
+/// Address handles of a device with so many QPs. Their rows are those of [`qp_address`], behind those of the QPs.
+pub const fn address_handles(qps: usize) -> usize {
+    qps / 2
 }
 
 layout! {
@@ -167,7 +177,7 @@ layout! {
         BASE = 128, 64;
         /// P_Key that packets must carry (lower 15 bits; bit 15 full member).
         PKEY = 192, 16;
-        /// Source IP that packets must come from, as `qp_address::DIP_LOW`.
+        /// Source IP that packets must come from, as `qp_address::DIP_LOW`. UD: the Q_Key that they must carry.
         SIP_LOW = 256, 64;
         /// Rest of the source IP.
         SIP_HIGH = 320, 64;

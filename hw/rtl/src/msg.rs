@@ -106,7 +106,7 @@ pub struct Reply {
     pub ack: Bit,
     /// A READ response: resource `slot`, beginning at PSN `psn` of it.
     pub read: Bit,
-    /// READ: a duplicate request, whose response begins anew.
+    /// READ: a duplicate request, whose response begins anew. Without `ack` and `read`: of an unreliable QP, which never answers.
     pub again: Bit,
     /// PSN.
     pub psn: Psn,
@@ -170,8 +170,9 @@ pub struct RxOp {
 pub struct Landed {
     /// A step failed: `cause` (`abi::status::cause`) says why.
     pub fault: Bit,
-    /// It came after the first fault of its QP's side, and was dropped.
+    /// It came after the first fault of its QP's side, and was dropped; only with the rest of its message, of an unreliable QP.
     pub flushed: Bit,
+    pub passing: Bit,
     /// Why it failed, or 0.
     pub cause: Bits<8>,
     /// The last step writes: what follows waits until the write channel has that write.
@@ -258,15 +259,15 @@ pub struct TxHead {
     pub solicited: Bit,
     /// Payload bytes of the whole frame, without pad.
     pub payload: Bits<14>,
-    /// RETH address.
+    /// RETH address; UD: `abi::queue::ud_target`.
     pub va: Bits<64>,
-    /// RETH key.
+    /// RETH key; DETH Q_Key.
     pub rkey: Bits<32>,
     /// RETH length.
     pub dma_len: Bits<32>,
     /// AETH syndrome.
     pub syndrome: Bits<8>,
-    /// AETH MSN.
+    /// AETH MSN; DETH source QPN.
     pub msn: Bits<24>,
     /// Immediate data as 4 wire bytes.
     pub imm: Bits<32>,
@@ -298,7 +299,7 @@ pub struct TxLeft {
     pub qpn: Qp,
     /// PSN.
     pub psn: Psn,
-    /// It asks for an answer (AckReq, or a READ). Else it is a raw frame, which is thereby done.
+    /// It asks for an answer (AckReq, or a READ). Else nobody acknowledges it, and it is thereby done: UC, UD, raw frames.
     pub expects: Bit,
 }
 

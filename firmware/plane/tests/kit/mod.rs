@@ -3,10 +3,12 @@
 
 use abi::{
     Field,
-    cmd::{answer, attr, create_cq, create_eq, create_mr, create_qp, head, modify_qp as m, op, result, set_gid},
-    table::{id, qp_send, qp_state, qp_state_row},
+    cmd::{
+        answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, head, modify_qp as m, op, result, set_gid,
+    },
+    table::{id, qp_send, qp_state, qp_state_row, qp_type},
 };
-use plane::{Counts, Hardware, Key, Load, Mailbox, Memory, Object, Plane, Qp, Ring, words::Block};
+use plane::{Counts, Handle, Hardware, Key, Load, Mailbox, Memory, Object, Plane, Qp, Ring, words::Block};
 use std::collections::BTreeMap;
 
 pub type Bytes = [u8; 64];
@@ -182,6 +184,7 @@ impl Bench {
             cqs: vec![Object::NONE; n.cqs].leak(),
             eqs: vec![Object::NONE; n.eqs].leak(),
             qps: vec![Qp::NONE; n.qps].leak(),
+            ahs: vec![Handle::NONE; n.ahs].leak(),
             keys: vec![Key::NONE; n.keys].leak(),
         });
         let mut mailbox = Mailbox::new();
@@ -227,23 +230,33 @@ impl Bench {
 
     /// PD, CQ and a QP of owner 1 in RESET; GIDs 0 (IPv4) and 3 (IPv6). The QP's number.
     pub fn qp(&mut self) -> u64 {
+        self.qp_of(qp_type::RC)
+    }
+
+    /// The same with a QP of some type.
+    pub fn qp_of(&mut self, kind: u8) -> u64 {
         self.make(command(op::CREATE_PD));
         self.make(create_eq());
         self.make(create_cq());
         self.ok(gid4(0));
         self.ok(gid6(3));
-        self.make(create_qp())
+        self.make(create_qp().with(create_qp::TYPE, kind.into()))
     }
 
     /// Brings QP `n` from RESET to a state.
     pub fn bring(&mut self, n: u64, state: u8) {
+        self.bring_by(n, state, [TO_INIT, TO_RTR, TO_RTS]);
+    }
+
+    /// The same with the attributes that INIT, RTR and RTS need.
+    pub fn bring_by(&mut self, n: u64, state: u8, [to_init, to_rtr, to_rts]: [u32; 3]) {
         use qp_state::*;
         let path: &[(u8, u32)] = match state {
-            INIT => &[(INIT, TO_INIT)],
-            RTR => &[(INIT, TO_INIT), (RTR, TO_RTR)],
-            RTS => &[(INIT, TO_INIT), (RTR, TO_RTR), (RTS, TO_RTS)],
-            SQD => &[(INIT, TO_INIT), (RTR, TO_RTR), (RTS, TO_RTS), (SQD, 0)],
-            ERR => &[(INIT, TO_INIT), (ERR, 0)],
+            INIT => &[(INIT, to_init)],
+            RTR => &[(INIT, to_init), (RTR, to_rtr)],
+            RTS => &[(INIT, to_init), (RTR, to_rtr), (RTS, to_rts)],
+            SQD => &[(INIT, to_init), (RTR, to_rtr), (RTS, to_rts), (SQD, 0)],
+            ERR => &[(INIT, to_init), (ERR, 0)],
             _ => &[],
         };
         for (state, mask) in path {
@@ -287,6 +300,13 @@ pub fn create_qp() -> Command {
         .with(create_qp::RQ_LOG2, 5)
         .with(create_qp::SQ_BASE, 0x1_2345_6780)
         .with(create_qp::RQ_BASE, 0x2_3456_78c0)
+}
+
+/// With the addresses of [`modify`].
+pub fn create_ah() -> Command {
+    let mut c = modify(0, 0, 0).with(m::STATE, 0).with(m::MASK, 0).with(create_ah::PD, 0);
+    head::OPCODE.set(&mut c.0, op::CREATE_AH.into());
+    c
 }
 
 pub fn create_mr(va: u64, length: u64) -> Command {

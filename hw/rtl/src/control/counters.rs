@@ -30,15 +30,16 @@ pub const COUNTED: [u64; GROUPS] = {
     use counter::*;
     [
         from_to(RX_RAW, RX_PKEY) | 1 << RX_CE,
-        1 << RX_RAW | 1 << RX_RAW_DROPPED | from_to(RX_QP_STATE, RX_RNR) | 1 << RX_INVALID_REQUEST | 1 << RX_CNP,
-        1 << RX_ACCEPTED
-            | 1 << RX_QP_STATE
-            | from_to(RX_QP_PEER, RX_PKEY)
-            | 1 << RX_STALE_RESPONSE
-            | from_to(RETRY_NAK, RNR_RECEIVED),
+        1 << RX_RAW
+            | 1 << RX_RAW_DROPPED
+            | from_to(RX_QP_STATE, RX_RNR)
+            | 1 << RX_INVALID_REQUEST
+            | from_to(RX_UNRELIABLE, RX_CNP),
+        1 << RX_ACCEPTED | from_to(RX_QP_STATE, RX_PKEY) | 1 << RX_STALE_RESPONSE | from_to(RETRY_NAK, RNR_RECEIVED),
         1 << RX_ACCEPTED
             | 1 << RX_QP_STATE
             | from_to(RX_REMOTE_ACCESS, RX_REMOTE_OPERATION)
+            | 1 << RX_UNRELIABLE
             | from_to(TX_FRAMES, TX_ABORTED)
             | 1 << TX_PAUSED
             | from_to(DOORBELL_REFUSED, DOORBELL_RANGE),

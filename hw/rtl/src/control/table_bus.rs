@@ -48,6 +48,7 @@ const fn takers(table: u8) -> u64 {
     match table {
         id::QP_STATE => 1 << QP_STATE,
         id::QP_ADDRESS => 1 << TRANSMIT,
+        id::AH => 1 << REQUESTER | 1 << TRANSMIT,
         id::QP_SEND => 1 << SEND_QUEUE | 1 << DOORBELL | 1 << REQUESTER | 1 << COMPLETER | 1 << LANDING | 1 << TRANSMIT,
         // The completer expects responses from the peer that requests come from.
         id::QP_RECV => 1 << RECV_QUEUE | 1 << DOORBELL | 1 << RESPONDER | 1 << RESPOND | 1 << COMPLETER | 1 << LANDING,

@@ -7,7 +7,7 @@
 //! then on offer to the channel: what follows from the packet must wait until that has it (`written`).
 //!
 //! The first fault of a packet is its cause; the steps behind it write nothing. It also *halts* that side of the QP: later
-//! packets write nothing and go on as `flushed`, until a `LOAD` row of that side clears the halt. Every packet
+//! packets write nothing and go on as `flushed`, until a `LOAD` row of that side clears the halt, or a message of an unreliable QP begins. Every packet
 //! frees its buffer rows, with its last write or with a write of 0 bytes.
 //!
 //! ```text
@@ -44,6 +44,8 @@ struct Step {
     last: Bit,
     accepted: Bit,
     more: Bit,
+    /// It begins a message of an unreliable QP, which ends what was halted.
+    anew: Bit,
     /// There are rows to free, and how many.
     frees: Bit,
     rows: Bits<12>,
@@ -76,6 +78,7 @@ fn step_of(op: RxOp) -> Step {
         last: op.last,
         accepted: op.accepted,
         more: op.more,
+        anew: is_alone(op.reply) && !op.response && op.reply.slot.get_bit(0),
         frees: op.last && op.rows.any(),
         rows: op.rows,
         psn: op.psn,
@@ -143,8 +146,9 @@ pub struct Landing {
     pub count: Signal<Out, Bits<64>>,
     pending: Fifo<Step>,
     /// By QP and side, 1 for responses. In LUTs, for it is read and looked at a cycle later.
-    halts: Ram<Bit, 13>,
-    halted: DFF<Bit>,
+    /// The upper bit: only to the next message.
+    halts: Ram<Bits<2>, 13>,
+    halted: DFF<Bits<2>>,
     judging: Reg<Bit>,
     /// A step of the present packet failed, and why.
     failed: Reg<Bit>,
@@ -183,6 +187,12 @@ impl Landing {
             fault: Default::default(),
         }
     }
+}
+
+/// A request's reply is that of an unreliable QP.
+#[hdl_fn]
+pub fn is_alone(reply: Reply) -> Bit {
+    reply.again && !reply.ack && !reply.read
 }
 
 /// Row of a QP's side in the halt bits.
@@ -228,7 +238,9 @@ impl Logic for Landing {
         let chunk = self.chunk.data.val();
         let may = judging && !self.write_valid.q.val();
         let present = may && (!op.write || self.chunk.valid.val());
-        let fresh = !self.failed.q.val() && !self.halted.q.val();
+        let halt_now = self.halted.q.val();
+        let halted = halt_now.get_bit(0) && !(halt_now.get_bit(1) && op.anew);
+        let fresh = !self.failed.q.val() && !halted;
         let refused = chunk.refused;
         let fails = fresh && op.write && refused;
         let writes = fresh && op.write && !refused;
@@ -240,7 +252,8 @@ impl Logic for Landing {
         self.pending.m.ready.next = act && done;
         self.landed.data.next = Landed {
             fault: self.failed.q.val() || fails,
-            flushed: !self.failed.q.val() && self.halted.q.val(),
+            flushed: !self.failed.q.val() && halted,
+            passing: !self.failed.q.val() && halted && halt_now.get_bit(1),
             cause: if self.failed.q.val() {
                 self.cause.q.val()
             } else if op.write {
@@ -298,10 +311,11 @@ impl Logic for Landing {
         self.answered.d.next = self.table.valid.val() && !judging && !req.write;
         self.table.rvalid.next = self.answered.q.val();
         self.table.rdata.next = 0.into();
-        self.halts.we.next = halt || load_now;
+        let resumes = act && halt_now.all() && op.anew && !self.failed.q.val();
+        self.halts.we.next = halt || resumes || load_now;
         self.halts.waddr.next =
             if judging { side(op.qpn, op.response) } else { side(req.index.get_bits::<12>(0), send) };
-        self.halts.wdata.next = judging;
+        self.halts.wdata.next = cat!(2; halt && is_alone(op.reply) && !op.own, halt);
 
         self.fault.d.next = halt;
         self.count.next = if self.fault.q.val() { bits::<64>(1 << KEY_FAULT) } else { 0.into() };
@@ -314,7 +328,7 @@ mod tests {
     use crate::transport::kit::fields_of;
     use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
-    use std::collections::{HashSet, VecDeque};
+    use std::collections::{HashMap, VecDeque};
     use verilate::{
         Model, Options,
         bench::{self, Actor, Sink as Taker, Source as Giver, Stall},
@@ -414,7 +428,11 @@ mod tests {
     }
 
     fn packet(rng: &mut ChaCha8Rng, qps: u64) -> Vec<RxOp> {
-        let (qpn, response) = (bits(rng.random_range(0..qps) * 7), rng.random());
+        let (qpn, response): (_, bool) = (bits(rng.random_range(0..qps) * 7), rng.random());
+        // Of some QPs nothing is answered.
+        let again = !response && qpn.to_u64() % 2 == 1;
+        let read = !again && rng.random();
+        let slot = bits(rng.random_range(0..16));
         let generation = bits(rng.random_range(0..256));
         let steps = if rng.random_bool(0.7) { 1 } else { rng.random_range(2..5) };
         let rows = if rng.random_bool(0.9) { rng.random_range(1..100) } else { 0 };
@@ -435,7 +453,7 @@ mod tests {
             psn: bits(rng.random_range(0..1 << 24)),
             more: rng.random(),
             accepted: rng.random(),
-            reply: Reply { read: rng.random(), slot: bits(rng.random_range(0..16)), ..Reply::default() },
+            reply: Reply { again, read, slot, ..Reply::default() },
             completion: Completion {
                 valid: rng.random(),
                 length: bits(rng.random_range(0..1 << 32)),
@@ -455,7 +473,8 @@ mod tests {
     /// The rules on plain messages: what is written and what lands.
     #[derive(Default)]
     struct Rules {
-        halted: HashSet<(Bits<12>, bool)>,
+        /// Side, and whether only to the next message.
+        halted: HashMap<(Bits<12>, bool), bool>,
         writes: Vec<DmaWrite>,
         landed: Vec<Landed>,
         need: Vec<u64>,
@@ -464,7 +483,13 @@ mod tests {
     impl Rules {
         fn packet(&mut self, ops: &[RxOp]) {
             let side = (ops[0].qpn, ops[0].response);
-            let flushed = self.halted.contains(&side);
+            let reply = ops[0].reply;
+            let alone = reply.again && !reply.read && !reply.ack;
+            if alone && !side.1 && reply.slot.get_bit(0) && self.halted.get(&side) == Some(&true) {
+                self.halted.remove(&side);
+            }
+            let halt = self.halted.get(&side).copied();
+            let flushed = halt.is_some();
             let (mut fault, mut wrote) = (0, false);
             for op in ops {
                 let before = self.writes.len();
@@ -474,7 +499,8 @@ mod tests {
                         wrote = chunk.cause == bits(0);
                         if !wrote {
                             fault = chunk.cause.to_u64();
-                            self.halted.insert(side);
+                            let own = op.response || op.need == bits(access::LOCAL_WRITE.into());
+                            self.halted.insert(side, alone && !own);
                             self.faults += 1;
                         } else {
                             let buf = op.buf + chunk.offset.cast::<20>();
@@ -493,6 +519,7 @@ mod tests {
             self.landed.push(Landed {
                 fault: fault != 0,
                 flushed,
+                passing: halt == Some(true),
                 cause: bits(fault),
                 wrote,
                 own: op.response || op.need == bits(access::LOCAL_WRITE.into()),

@@ -1,5 +1,5 @@
 //! The completer's wake-up calls to itself, which must leave in order with the packets: a WQE or frame cannot be sent, a timer is
-//! over, or raw frames have left, which nobody else will acknowledge. At most one is pending.
+//! over, or packets have left that nobody will acknowledge. At most one is pending.
 //!
 //! ```text
 //! cycle   0                1      ..   n                     n+1
@@ -18,12 +18,12 @@ use hdl::prelude::*;
 /// A call that was made.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Call {
-    /// QP, and the timer that is over; or the PSN up to which raw frames have left.
+    /// QP, and the timer that is over; or the PSN up to which packets have left.
     pub fired: Fired,
     /// The send side failed.
     pub fault: Bit,
-    /// Raw frames have left.
-    pub raw: Bit,
+    /// Packets that nobody acknowledges have left.
+    pub left: Bit,
 }
 
 /// See the module.
@@ -52,9 +52,10 @@ pub struct Calls {
     calls: Reg<Bit>,
     busy: Reg<Bit>,
     now: DFF<Call>,
-    /// Raw frames have left, up to this one, and no call was made.
-    raw: Reg<Bit>,
-    raw_left: DFF<TxLeft>,
+    /// Packets that nobody acknowledges have left, up to this one, and no call was made. Of another QP, that the next one takes the
+    /// place of, the timers tell later.
+    leaves: Reg<Bit>,
+    last: DFF<TxLeft>,
 }
 
 impl Calls {
@@ -67,14 +68,14 @@ impl Calls {
 impl Logic for Calls {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, calls, busy, raw);
-        dff_setup!(self, clock, now, raw_left);
+        regs!(self, clock, rst, calls, busy, leaves);
+        dff_setup!(self, clock, now, last);
         clock!(self, clock, faults);
         let free = !self.busy.q.val();
         let fault = self.fault.valid.val();
         let writes = fault && !self.told_re.val();
         let timer = self.fired_valid.val() && !fault;
-        let raw = self.raw.q.val() && !fault && !self.fired_valid.val();
+        let left = self.leaves.q.val() && !fault && !self.fired_valid.val();
         self.fault.ready.next = free && !self.told_re.val();
         self.take.next = free && timer;
         self.faults.we.next = free && writes;
@@ -84,18 +85,18 @@ impl Logic for Calls {
         self.faults.raddr.next = self.told_addr.val();
         self.told.next = self.faults.rdata.val();
 
-        if free && raw {
-            self.raw.d.next = false;
+        if free && left {
+            self.leaves.d.next = false;
         }
         if self.left_valid.val() && !self.left.val().expects {
-            self.raw.d.next = true;
-            self.raw_left.d.next = self.left.val();
+            self.leaves.d.next = true;
+            self.last.d.next = self.left.val();
         }
         if free {
-            self.now.d.next = Call { fired: self.fired.val(), fault, raw };
-            if raw {
-                self.now.d.next.fired.qpn = self.raw_left.q.val().qpn;
-                self.now.d.next.fired.psn = self.raw_left.q.val().psn;
+            self.now.d.next = Call { fired: self.fired.val(), fault, left: left || timer && self.fired.val().alone };
+            if left {
+                self.now.d.next.fired.qpn = self.last.q.val().qpn;
+                self.now.d.next.fired.psn = self.last.q.val().psn;
             }
             if fault {
                 self.now.d.next.fired.qpn = self.fault.data.val().qpn;
@@ -110,7 +111,7 @@ impl Logic for Calls {
         if self.served.val() {
             self.busy.d.next = false;
         }
-        if free && (writes || timer || raw) {
+        if free && (writes || timer || left) {
             self.busy.d.next = true;
             self.calls.d.next = true;
         }

@@ -14,11 +14,12 @@
 //! response engine's intake, which has room for every reply and waits for nobody.
 
 use crate::{
+    memory::landing::is_alone,
     msg::*,
     stream::{Sink, Source},
 };
 use abi::{
-    status::{counter, wc},
+    status::{cause, counter, wc},
     wire::syndrome,
 };
 use hdl::prelude::*;
@@ -108,13 +109,18 @@ impl Logic for Commit {
 
         let mut completion = landed.completion;
         let mut reply = landed.reply;
+        // Of UC a message whose key does not open is dropped, and nobody is told; but a receive that it has taken must end.
+        let alone = is_alone(reply) && !landed.response;
+        let lost = alone && (landed.passing || landed.fault && !landed.own);
+        let drops = lost && !completion.valid;
+        let flushed = landed.flushed && !(lost && completion.valid);
         if landed.fault {
             // A receive WQE's own memory was at fault, or the peer's key.
-            completion.valid = landed.own;
+            completion.valid = landed.own || lost && completion.valid;
             completion.status = wc::LOC_PROT.to_bits();
             completion.cause = landed.cause;
             // Raw frames, those of QP 0, are not answered.
-            reply.ack = !landed.response && landed.qpn.any();
+            reply.ack = !landed.response && landed.qpn.any() && !alone;
             reply.read = false;
             reply.psn = landed.psn;
             // The message that is refused was not completed (9.7.7.1).
@@ -125,15 +131,21 @@ impl Logic for Commit {
                 syndrome::NAK_REMOTE_ACCESS.to_bits()
             };
         }
+        if lost {
+            completion.status = wc::REM_ACCESS.to_bits();
+            completion.cause = cause::KEY_ACCESS.to_bits();
+        }
         let mut count: Bits<64> = 0.into();
         if take {
             self.due.d.next = !reply.read;
-            self.has_completion.d.next = completion.valid && !landed.flushed;
-            self.has_error.d.next = (landed.fault || completion.cause.any()) && !landed.flushed;
-            self.has_go.d.next = (reply.ack || reply.read) && !landed.flushed;
+            self.has_completion.d.next = completion.valid && !flushed;
+            self.has_error.d.next = (landed.fault || completion.cause.any()) && !flushed && !drops;
+            self.has_go.d.next = (reply.ack || reply.read) && !flushed;
             count = count.replace_bit(counter::RX_ACCEPTED, landed.accepted && !landed.fault && !landed.flushed);
-            count = count.replace_bit(counter::RX_QP_STATE, landed.accepted && landed.flushed);
-            count = count.replace_bit(counter::RX_REMOTE_ACCESS, landed.accepted && landed.fault && !landed.own);
+            count = count.replace_bit(counter::RX_QP_STATE, landed.accepted && landed.flushed && !lost);
+            count = count.replace_bit(counter::RX_UNRELIABLE, landed.accepted && lost);
+            count =
+                count.replace_bit(counter::RX_REMOTE_ACCESS, landed.accepted && landed.fault && !landed.own && !alone);
             count = count.replace_bit(counter::RX_REMOTE_OPERATION, landed.accepted && landed.fault && landed.own);
         }
         if ready {
@@ -281,6 +293,17 @@ mod tests {
     /// What a landed packet leads to.
     fn reference(l: &Landed) -> (Option<Completion>, Option<QpError>, Option<ReplyGo>) {
         let (mut completion, mut reply) = (l.completion, l.reply);
+        let alone = is_alone(reply) && !l.response;
+        if alone && (l.passing || l.fault && !l.own) {
+            // A message of UC that does not open, or the rest of it: only a receive that it has taken tells of it.
+            if !completion.valid {
+                return (None, None, None);
+            }
+            (completion.status, completion.cause) = (wc::REM_ACCESS.to_bits(), cause::KEY_ACCESS.to_bits());
+            let QpError { any_generation, event, .. } = QpError::default();
+            let (qpn, generation, cause) = (l.qpn, l.generation, completion.cause);
+            return (Some(completion), Some(QpError { qpn, generation, any_generation, cause, event }), None);
+        }
         if l.flushed {
             return (None, None, None);
         }
@@ -289,7 +312,7 @@ mod tests {
             completion.status = (wc::LOC_PROT as u64).to_bits();
             completion.cause = l.cause;
             let syndrome: u64 = if l.own { 0x63 } else { 0x62 };
-            let ack = !l.response && l.qpn.any();
+            let ack = !l.response && l.qpn.any() && !alone;
             let msn = l.reply.msn - u64::from(l.reply.counted);
             reply = Reply { ack, read: false, psn: l.psn, msn, syndrome: syndrome.to_bits(), ..l.reply };
         }
@@ -347,6 +370,8 @@ mod tests {
                 l.accepted = !l.response && rng.random_bool(0.5);
                 l.reply.ack = !l.response && rng.random_bool(0.5);
                 l.reply.read = !l.response && !l.reply.ack && rng.random_bool(0.5);
+                l.reply.again = !l.reply.ack && rng.random_bool(0.3);
+                l.passing = l.flushed && is_alone(l.reply) && !l.response && rng.random();
                 l.wrote = why == 0 && !l.reply.read && rng.random_bool(0.5);
                 l.reply.psn = i.to_bits();
                 l.reply.msn = rng.random_range(0..3u64).to_bits();
@@ -361,7 +386,9 @@ mod tests {
                 let mut beat = source.beat();
                 beat.set_bytes("data", &bytes_of(l));
                 source.push(beat);
+                let alone = is_alone(l.reply) && !l.response;
                 let verdict = match why {
+                    _ if alone && (l.passing || l.fault && !l.own) => counter::RX_UNRELIABLE,
                     0 => counter::RX_ACCEPTED,
                     cause::FLUSHED => counter::RX_QP_STATE,
                     _ if l.own => counter::RX_REMOTE_OPERATION,

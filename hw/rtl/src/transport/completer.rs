@@ -130,6 +130,7 @@ pub struct Completer {
     /// It is to be written: after a packet or a load, with this verbs timeout.
     write: Reg<Bit>,
     timeout: DFF<Bits<5>>,
+    alone: DFF<Bit>,
     loaded: DFF<Bit>,
     /// It was not written yet when it was read.
     forward: DFF<Bit>,
@@ -217,7 +218,7 @@ impl Logic for Completer {
         );
         dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
         dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
-        dff_setup!(self, clock, op_q, kick_q, has, is_read, worth);
+        dff_setup!(self, clock, op_q, kick_q, has, is_read, worth, alone);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
@@ -278,7 +279,7 @@ impl Logic for Completer {
             }
             self.at.d.next = if comes { incoming.qpn.get_bits::<12>(0) } else { self.soon.val().get_bits::<12>(0) };
         }
-        self.word.d.next = word_of(m, call.fault, call.raw);
+        self.word.d.next = word_of(m, call.fault, call.left);
 
         // ---- Reads of its QP, perhaps as it is announced. `at` is a register, and the head was read in the cycle before.
         let quiet = idle && !m_valid && !write && !row_due;
@@ -384,7 +385,8 @@ impl Logic for Completer {
         // The peer's receives. The limit does not fall behind what is done.
         let worth = self.worth.q.val();
         let retires = moves && f.whole;
-        let tells = worth.counts && !(worth.early && retires) && (f.quiet || f.retire && f.finished || lands && stretch.last);
+        let tells =
+            worth.counts && !(worth.early && retires) && (f.quiet || f.retire && f.finished || lands && stretch.last);
         let gives = tells && worth.news;
         if tells {
             new.limited = p.credit.limited;
@@ -516,10 +518,12 @@ impl Logic for Completer {
                 || f.end;
             count = count.replace_bit(counter::RX_ACCEPTED, packet && accepted);
             count = count.replace_bit(counter::RX_QP_STATE, deaf && !said.runs);
-            count = count.replace_bit(counter::RX_QP_PEER, deaf && said.runs && !said.peer);
-            count = count.replace_bit(counter::RX_PKEY, deaf && said.runs && said.peer && !said.pkey);
+            let known = deaf && said.runs && said.hears;
+            count = count.replace_bit(counter::RX_QP_TYPE, deaf && said.runs && !said.hears);
+            count = count.replace_bit(counter::RX_QP_PEER, known && !said.peer);
+            count = count.replace_bit(counter::RX_PKEY, known && said.peer && !said.pkey);
             let stale =
-                deaf && said.runs && said.peer && said.pkey || packet && (f.stray || f.quiet && !self.moved.q.val() && !gives);
+                known && said.peer && said.pkey || packet && (f.stray || f.quiet && !self.moved.q.val() && !gives);
             count = count.replace_bit(counter::RX_STALE_RESPONSE, stale);
             count = count.replace_bit(counter::RNR_RECEIVED, f.rnr);
             count = count.replace_bit(counter::RETRY_NAK, back && !by_timer && !by_fault);
@@ -548,7 +552,8 @@ impl Logic for Completer {
                 let last = ahead.all();
                 let running = exists && runs(view.state) && !row.halted;
                 let word = self.word.q.val();
-                self.said.d.next = understand(word, m.sip, m.pkey, self.peers.rdata.val(), running, valid, last);
+                self.said.d.next =
+                    understand(word, m.sip, m.pkey, self.peers.rdata.val(), !attributes.alone, running, valid, last);
                 // What calls say does not depend on the PSN that was sent.
                 let silent = word.kind == SAYS_TIMER || word.kind == SAYS_FAULT;
                 self.todo.d.next = if silent {
@@ -618,6 +623,7 @@ impl Logic for Completer {
                 if op_free {
                     self.now.d.next = new;
                     self.timeout.d.next = attributes.timeout;
+                    self.alone.d.next = attributes.alone;
                     self.moved.d.next = moved;
                     self.op_valid.d.next = ends || lands || f.whole && rec.signaled;
                     self.op_q.d.next = op;
@@ -688,6 +694,7 @@ impl Logic for Completer {
         if load {
             self.now.d.next = fresh(table.row);
             self.timeout.d.next = attributes_of(table.row).timeout;
+            self.alone.d.next = attributes_of(table.row).alone;
         }
         self.peers.we.next = table_now && table.write && table.table == id::QP_RECV;
         self.peers.waddr.next = table.index;
@@ -706,16 +713,15 @@ impl Logic for Completer {
         self.heads.wdata.next = head_of(now);
         self.ackeds.we.next = write;
         self.ackeds.waddr.next = p.qpn.cast::<24>();
-        self.ackeds.wdata.next =
-            Acked {
-                psn: now.psn,
-                record: now.record,
-                reads: now.reads,
-                message: now.message,
-                wqe_index: now.index,
-                limited: now.limited,
-                limit: now.limit,
-            };
+        self.ackeds.wdata.next = Acked {
+            psn: now.psn,
+            record: now.record,
+            reads: now.reads,
+            message: now.message,
+            wqe_index: now.index,
+            limited: now.limited,
+            limit: now.limit,
+        };
         self.ackeds.re.next = self.acked_re.val();
         self.ackeds.raddr.next = self.acked_addr.val().cast::<24>();
         self.acked.next = self.ackeds.rdata.val();
@@ -729,6 +735,7 @@ impl Logic for Completer {
             // The messages before a fault may not have asked for an ACK: sent again, they do.
             reading: now.reading || now.fault,
             live: !now.halted,
+            alone: self.alone.q.val(),
             begins: self.loaded.q.val(),
             fires: now.fires,
             timeout: self.timeout.q.val(),

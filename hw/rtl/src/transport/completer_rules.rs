@@ -41,6 +41,8 @@ pub struct Attributes {
     pub timeout: Bits<5>,
     /// Of the raw queue pair, whose messages are one packet each.
     pub raw: Bit,
+    /// Nobody acknowledges what it sends: UC, UD, raw.
+    pub alone: Bit,
 }
 
 /// Whom responses must come from: the same as requests. Writer: the table bus.
@@ -102,7 +104,8 @@ pub struct Word {
     pub known: Bit,
     /// It is a wake-up call, which is about something that may have been acknowledged meanwhile.
     pub call: Bit,
-    pub raw: Bit,
+    /// One that packets have left, which is their ACK.
+    pub left: Bit,
     /// READ data that ends the response; whose pad suits its bytes.
     pub closes: Bit,
     pub pad: Bit,
@@ -125,6 +128,8 @@ pub struct Said {
     pub runs: Bit,
     /// It is a wake-up call.
     pub call: Bit,
+    /// The QP hears responses.
+    pub hears: Bit,
     /// It comes from the QP's peer, with a P_Key that matches.
     pub peer: Bit,
     pub pkey: Bit,
@@ -204,9 +209,9 @@ pub fn runs(state: Bits<3>) -> Bit {
     state == qp_state::RTS || state == qp_state::SQD
 }
 
-/// What packet `m` says. The call that raw frames have left is their ACK.
+/// What packet `m` says. The call that packets have left which nobody acknowledges is their ACK.
 #[hdl_fn]
-pub fn word_of(m: RxMeta, call_fault: Bit, call_raw: Bit) -> Word {
+pub fn word_of(m: RxMeta, call_fault: Bit, call_left: Bit) -> Word {
     let call = !m.response;
     let class = m.syndrome.get_bits::<3>(5);
     let low = m.syndrome.get_bits::<5>(0);
@@ -215,7 +220,7 @@ pub fn word_of(m: RxMeta, call_fault: Bit, call_raw: Bit) -> Word {
     let kind: Bits<3> = if call {
         if call_fault {
             SAYS_FAULT.to_bits()
-        } else if call_raw {
+        } else if call_left {
             SAYS_ACK.to_bits()
         } else {
             SAYS_TIMER.to_bits()
@@ -235,7 +240,7 @@ pub fn word_of(m: RxMeta, call_fault: Bit, call_raw: Bit) -> Word {
         kind,
         known: is_data || is_ack && (class == 0 || class == 1 || class == 3 && low <= 3),
         call,
-        raw: call && !call_fault && call_raw,
+        left: call && !call_fault && call_left,
         closes: m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY,
         pad: (m.payload.get_bits::<2>(0) + m.pad) == 0,
         credits: !call
@@ -261,13 +266,23 @@ pub fn word_of(m: RxMeta, call_fault: Bit, call_raw: Bit) -> Word {
 /// What a packet with that word, of this sender, says to its QP. `valid`: its PSN is in flight; `last`: it is the last one that is
 /// acknowledged, so that an ACK may tell of further credits.
 #[hdl_fn]
-pub fn understand(word: Word, sip: Bits<128>, pkey: Bits<16>, from: Peer, runs: Bit, valid: Bit, last: Bit) -> Said {
+pub fn understand(
+    word: Word,
+    sip: Bits<128>,
+    pkey: Bits<16>,
+    from: Peer,
+    hears: Bit,
+    runs: Bit,
+    valid: Bit,
+    last: Bit,
+) -> Said {
     let about = word.known && (valid || last && word.kind == SAYS_ACK);
     Said {
         kind: word.kind,
-        about: if word.call { !word.raw || valid } else { about },
+        about: if word.call { !word.left || valid } else { about },
         runs,
         call: word.call,
+        hears,
         peer: sip == from.sip,
         pkey: pkeys_match(pkey, from.pkey),
         closes: word.closes,
@@ -381,7 +396,7 @@ pub fn facts_of(
     let (says_end, says_ack) = (kind == SAYS_END, kind == SAYS_ACK);
     let (says_timer, says_fault) = (kind == SAYS_TIMER, kind == SAYS_FAULT);
 
-    let heard = said.runs && said.about && (said.call || said.peer && said.pkey);
+    let heard = said.runs && said.about && (said.call || said.hears && said.peer && said.pkey);
     let retire = heard && some && has && !is_read;
     // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
     let unread = heard && some && is_read;
@@ -475,6 +490,7 @@ pub fn attributes_of(row: Bits<512>) -> Attributes {
         rnr_retry: row.get_bits::<3>(elab!(qp_send::RNR_RETRY.lsb)),
         timeout: row.get_bits::<5>(elab!(qp_send::TIMEOUT.lsb)),
         raw: row.get_bits::<2>(elab!(qp_send::TYPE.lsb)) == qp_type::RAW,
+        alone: row.get_bits::<2>(elab!(qp_send::TYPE.lsb)) != qp_type::RC,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::msg::*;
 use abi::{
     queue::send_op,
     status::{cause, counter, wc},
-    table::{id, qp_recv, qp_send, qp_state},
+    table::{id, qp_recv, qp_send, qp_state, qp_type},
     wire::op,
 };
 use hdl::prelude::*;
@@ -40,6 +40,8 @@ struct Message {
 #[derive(Clone, Debug)]
 struct Reference {
     qpn: u64,
+    /// Of a type that nobody acknowledges.
+    alone: bool,
     state: u8,
     mtu: u64,
     retry_count: u64,
@@ -64,6 +66,7 @@ struct Reference {
 fn qp(qpn: u64) -> Reference {
     Reference {
         qpn,
+        alone: false,
         state: qp_state::RTS,
         mtu: 1024,
         retry_count: 7,
@@ -385,6 +388,7 @@ impl Reference {
 fn row(r: &Reference) -> [u8; 64] {
     let mut row = [0; 64];
     for (field, value) in [
+        (qp_send::TYPE, if r.alone { qp_type::UC } else { qp_type::RC }.into()),
         (qp_send::MTU, (r.mtu / 256).trailing_zeros() as u64 + 1),
         (qp_send::LOAD, 1),
         (qp_send::PD, 0x700 + r.qpn),

@@ -18,8 +18,10 @@ pub struct Kind {
     pub closes: Bit,
     /// Carries immediate data.
     pub imm: Bit,
-    /// Of the reliable connection transport.
+    /// Of reliable connections, unreliable connections, unreliable datagrams.
     pub rc: Bit,
+    pub uc: Bit,
+    pub ud: Bit,
     /// Congestion notification.
     pub cnp: Bit,
 }
@@ -45,6 +47,8 @@ pub fn kind_of(opcode: Bits<8>) -> Kind {
             || low == op::WRITE_LAST_IMM
             || low == op::WRITE_ONLY_IMM,
         rc: (opcode & 0xe0) == transport::RC,
+        uc: (opcode & 0xe0) == transport::UC,
+        ud: (opcode & 0xe0) == transport::UD,
         cnp: opcode == abi::wire::CNP,
     }
 }

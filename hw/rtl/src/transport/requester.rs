@@ -1,4 +1,4 @@
-//! Executes the send queues of reliable connections: cuts messages into packets, within window and limits.
+//! Executes the send queues of all QPs: cuts messages into packets, within window and limits.
 //!
 //! Two stages. The *front* ([`super::requester_front`]) takes a pick and brings the QP's rows and its next WQE; the *engine* sends up
 //! to a quantum of [`QUANTUM`] bytes of it, over several messages if they are small:
@@ -32,8 +32,8 @@
 use super::{
     requester_front::Front,
     requester_rules::{
-        ACK_UNITS, Attributes, Gaps, Gate, Packet, Progress, Restart, advanced, attributes_of, gaps_of, gate_of,
-        gone_back, oldest, packet_of, restarted,
+        ACK_UNITS, Attributes, Gaps, Gate, Handle, Packet, Progress, Restart, advanced, answers, attributes_of,
+        gaps_of, gate_of, gone_back, handle_of, oldest, packet_of, restarted,
     },
     requester_wqe::{Piece, Wqe, bytes_of_sge, opcode_of, piece_of, sges_of, wqe_of},
 };
@@ -46,8 +46,9 @@ use crate::{
     stream::{BadRow, GuardedTable, Sink, Source, TablePort},
 };
 use abi::{
+    queue::ud_target,
     status::counter,
-    table::{id, qp_send, qp_state, qp_type},
+    table::{address_handles, id, qp_send, qp_state, qp_type},
 };
 use hdl::prelude::*;
 
@@ -169,7 +170,7 @@ pub struct Requester<const N: usize> {
     pub fault: Sink<TxFault>,
     pub failed: Source<SendFault>,
     pub epoch: Source<EpochMark>,
-    /// QP_SEND rows; a read gives the next PSN.
+    /// QP_SEND rows; a read gives the next PSN. And AH rows.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
     pub flip: Signal<In, Bit>,
@@ -178,6 +179,7 @@ pub struct Requester<const N: usize> {
     pub count: Signal<Out, Bits<64>>,
     progress: GuardedTable<Progress>,
     attributes: GuardedTable<Attributes>,
+    handles: Ram<Handle, 12>,
     gates: Flags<N>,
     front: Front,
     state: Reg<State>,
@@ -249,6 +251,7 @@ impl<const N: usize> Requester<N> {
         Requester {
             progress: GuardedTable::new(N, ""),
             attributes: GuardedTable::new(N, ""),
+            handles: Ram::default().rows(address_handles(N)).style("distributed").at_once(),
             front: Front::new(late),
             _late: Hidden(late),
             ..Default::default()
@@ -292,7 +295,7 @@ impl<const N: usize> Logic for Requester<N> {
             runs,
             news
         );
-        clock!(self, clock, progress, attributes);
+        clock!(self, clock, progress, attributes, handles);
         clock_reset!(self, clock, rst, gates, front);
         let state = self.state.q.val();
         let work = self.work.q.val();
@@ -317,6 +320,9 @@ impl<const N: usize> Logic for Requester<N> {
         let req = self.table.req.val();
         let row = req.row;
         self.attributes.wdata.next = attributes_of(row);
+        self.handles.we.next = false;
+        self.handles.waddr.next = req.index.get_bits::<12>(0);
+        self.handles.wdata.next = handle_of(row);
         self.table.ready.next = false;
         self.table.rvalid.next = false;
         self.table.rdata.next = 0.into();
@@ -411,6 +417,13 @@ impl<const N: usize> Logic for Requester<N> {
         if decodes || fires && stretch.last {
             self.left.d.next = whole - less;
         }
+        // ---- The address handle that it names, if it does.
+        let named = wqe.va.get_bits::<12>(elab!(ud_target::AH.lsb));
+        self.handles.re.next = true;
+        self.handles.raddr.next = named;
+        let mut handle = self.handles.rdata.val();
+        handle.valid = handle.valid && named < elab!(bits::<12>(address_handles(N) as u64));
+
         // ---- Where the next stretch is. The walk ends with the last SGE, whatever its length.
         let entry = self.entry.q.val();
         let at = self.at.q.val();
@@ -466,8 +479,17 @@ impl<const N: usize> Logic for Requester<N> {
             State::Check => {
                 let coming = packet_of(now, wqe, left, context.attributes);
                 self.packet.d.next = coming;
-                self.gaps.d.next =
-                    gaps_of(now, context.acked, wqe, sges, context.attributes, context.state, self.queue.q.val());
+                self.gaps.d.next = gaps_of(
+                    now,
+                    context.acked,
+                    wqe,
+                    sges,
+                    coming.last,
+                    handle,
+                    context.attributes,
+                    context.state,
+                    self.queue.q.val(),
+                );
                 self.want.d.next = coming.bytes;
                 self.remote.d.next = wqe.va + now.offset.cast::<64>();
                 self.opens.d.next = true;
@@ -493,10 +515,11 @@ impl<const N: usize> Logic for Requester<N> {
                 self.gate.d.next = verdict;
                 let full = now.silent + packet.units >= ACK_UNITS;
                 let last = packet.last && (wqe.signaled || !gaps.posted || packet.again);
-                let ack = !packet.read && (last || full || verdict.fills);
+                let asks = last || full || verdict.fills;
+                let ack = !packet.read && answers(context.attributes.kind) && asks;
                 self.ack.d.next = ack;
                 self.after.d.next = advanced(now, packet, wqe.blocks, ack);
-                self.opcode.d.next = opcode_of(wqe.opcode, packet.first, packet.last);
+                self.opcode.d.next = opcode_of(wqe.opcode, context.attributes.kind, packet.first, packet.last);
                 self.spent.d.next = budget <= cost_of(packet.bytes);
                 self.state.d.next = if beyond {
                     State::Step
@@ -515,7 +538,8 @@ impl<const N: usize> Logic for Requester<N> {
                         self.work.d.next = Work::Skip;
                         self.state.d.next = State::Turn;
                     } else if gate.halts {
-                        closes = gate.stops && !kicked;
+                        // One that comes in this cycle opens it all the same.
+                        closes = gate.stops && !self.kicked.q.val();
                         self.state.d.next = State::Idle;
                     } else {
                         self.now.d.next.failed = true;
@@ -616,6 +640,7 @@ impl<const N: usize> Logic for Requester<N> {
                         let writes = req.write && req.table == id::QP_SEND;
                         let loads = writes && row.get_bit(elab!(qp_send::LOAD.lsb));
                         self.attributes.we.next = writes;
+                        self.handles.we.next = req.write && req.table == id::AH;
                         opens = writes;
                         self.table.ready.next = !loads;
                         self.table.rvalid.next = !req.write;
@@ -759,7 +784,8 @@ impl<const N: usize> Logic for Requester<N> {
                 rkey: wqe.rkey,
                 dma_len: left,
                 syndrome: 0.into(),
-                msn: 0.into(),
+                // Who it is from, in a DETH.
+                msn: context.qpn.cast::<24>(),
                 imm: wqe.imm,
                 again: packet.again,
             },

@@ -9,7 +9,7 @@ use crate::msg::{Acked, GoBack, Psn, QpView, QueueView};
 use abi::{
     queue::send_op,
     status::cause,
-    table::{qp_send, qp_state, qp_type},
+    table::{qp_address, qp_send, qp_state, qp_type},
 };
 use hdl::prelude::*;
 
@@ -103,6 +103,10 @@ pub struct Gaps {
     /// Why the WQE cannot be executed, as far as its head tells; its SGEs do not add up to its length.
     pub unsound: Bits<8>,
     pub short: Bit,
+    /// It is a datagram of more than a packet.
+    pub long: Bit,
+    /// Its address handle is none of its protection domain's.
+    pub stranger: Bit,
 }
 
 /// What holds a QP back.
@@ -120,6 +124,13 @@ pub struct Gate {
     pub fills: Bit,
     /// Why the WQE cannot be executed (`abi::status::cause`).
     pub reason: Bits<8>,
+}
+
+/// What the requester knows of an address handle.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Handle {
+    pub valid: Bit,
+    pub pd: Bits<16>,
 }
 
 /// Where a QP goes on.
@@ -181,13 +192,27 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
     }
 }
 
-/// See [`Gaps`]. The WQE was read with `view`.
+/// A handle of its row.
+#[hdl_fn]
+pub fn handle_of(row: Bits<512>) -> Handle {
+    Handle { valid: row.get_bit(elab!(qp_address::VALID.lsb)), pd: row.get_bits::<16>(elab!(qp_address::PD.lsb)) }
+}
+
+/// A QP of type `kind` is acknowledged by its peer, or nobody asks; others are done when they have left.
+#[hdl_fn]
+pub fn answers(kind: Bits<2>) -> Bit {
+    kind == qp_type::RC || kind == qp_type::RAW
+}
+
+/// See [`Gaps`]. The WQE was read with `view`; `one`: its packet is the last of the message; `handle` is the one that it names.
 #[hdl_fn]
 pub fn gaps_of(
     now: Progress,
     acked: Acked,
     wqe: Wqe,
     sges: Bits<512>,
+    one: Bit,
+    handle: Handle,
     attributes: Attributes,
     state: QpView,
     view: QueueView,
@@ -211,6 +236,7 @@ pub fn gaps_of(
     let (place, limit) = (now.record - acked.record, acked.limit - acked.record);
     let receives = wqe.opcode == send_op::SEND || wqe.opcode == send_op::SEND_IMM || wqe.opcode == send_op::WRITE_IMM;
     let over = acked.limited && place > limit;
+    let datagram = attributes.kind == qp_type::UD;
     Gaps {
         full: out >= WINDOW && !behind,
         nearly: out >= elab!(WINDOW - 1) && !behind,
@@ -233,6 +259,8 @@ pub fn gaps_of(
         unheard: begins && receives && over && !now.silent.any(),
         unsound: fault_of(wqe, attributes.kind, attributes.max_reads),
         short: !wqe.is_inline && total_of(sges) != wqe.length.cast::<34>(),
+        long: datagram && !one,
+        stranger: datagram && !(handle.valid && handle.pd == attributes.pd),
     }
 }
 
@@ -252,17 +280,26 @@ pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, first: Bit
         bits::<8>(cause::WQE_CHANGED as u64)
     } else if unsound {
         gaps.unsound
-    } else if gaps.short {
+    } else if gaps.short || gaps.long {
         bits::<8>(cause::WQE_LENGTH as u64)
+    } else if gaps.stranger {
+        bits::<8>(cause::WQE_HANDLE as u64)
     } else {
         0.into()
     };
-    let faulty = gaps.torn || changed || unsound || gaps.short;
+    let faulty = gaps.torn || changed || unsound || gaps.short || gaps.long || gaps.stranger;
     let skips = gaps.misplaced && gaps.running && !failed;
     let waits = (gaps.running && gaps.whole && busy || wide && !ends) && !faulty;
     let stops = !gaps.running && !gaps.resumes || failed || waits;
     let halts = stops || ends || packet.again && faulty && !first;
-    Gate { goes: !skips && !halts && !faulty, skips, halts, stops, fills: gaps.nearly || gaps.crowd || gaps.spent && packet.last, reason }
+    Gate {
+        goes: !skips && !halts && !faulty,
+        skips,
+        halts,
+        stops,
+        fills: gaps.nearly || gaps.crowd || gaps.spent && packet.last,
+        reason,
+    }
 }
 
 /// Progress after a packet of a WQE of `blocks`; `ack`: it asks for an answer.

@@ -4,7 +4,7 @@ use abi::{
     queue::{MAX_MESSAGE, send_op, send_wqe, sge},
     status::{cause, wc},
     table::qp_type,
-    wire::{MAX_FRAME, len, op},
+    wire::{MAX_FRAME, len, op, transport},
 };
 use hdl::prelude::*;
 
@@ -130,8 +130,10 @@ pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     let raw = kind == qp_type::RAW;
     let known = if raw {
         wqe.opcode == send_op::SEND
+    } else if kind == qp_type::UD {
+        wqe.opcode <= send_op::SEND_IMM
     } else {
-        wqe.opcode <= send_op::READ && kind == qp_type::RC && !(read && !max_reads.any())
+        wqe.opcode <= send_op::READ && !(read && (kind == qp_type::UC || !max_reads.any()))
     };
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
@@ -155,9 +157,9 @@ pub fn status_of(why: Bits<8>) -> Bits<8> {
     if why == cause::WQE_LENGTH { bits::<8>(wc::LOC_LEN as u64) } else { bits::<8>(wc::LOC_QP_OP as u64) }
 }
 
-/// BTH opcode of a packet of a SEND, WRITE or READ.
+/// BTH opcode of a packet of a SEND, WRITE or READ of a QP of type `kind`.
 #[hdl_fn]
-pub fn opcode_of(opcode: Bits<8>, first: Bit, last: Bit) -> Bits<8> {
+pub fn opcode_of(opcode: Bits<8>, kind: Bits<2>, first: Bit, last: Bit) -> Bits<8> {
     let write = opcode == send_op::WRITE || opcode == send_op::WRITE_IMM;
     let imm = opcode == send_op::SEND_IMM || opcode == send_op::WRITE_IMM;
     let place: Bits<8> = if last {
@@ -169,11 +171,22 @@ pub fn opcode_of(opcode: Bits<8>, first: Bit, last: Bit) -> Bits<8> {
     } else {
         bits::<8>(op::SEND_MIDDLE as u64)
     };
-    if opcode == send_op::READ {
+    let low = if opcode == send_op::READ {
         bits::<8>(op::READ_REQUEST as u64)
     } else if write {
         place + bits::<8>(op::WRITE_FIRST as u64)
     } else {
         place
+    };
+    low | class_of(kind)
+}
+
+/// Transport of a QP of type `kind`, as in its opcodes; raw frames have none.
+#[hdl_fn]
+fn class_of(kind: Bits<2>) -> Bits<8> {
+    match kind {
+        1 => bits::<8>(transport::UC as u64),
+        2 => bits::<8>(transport::UD as u64),
+        _ => bits::<8>(0),
     }
 }

@@ -11,6 +11,9 @@
 //! read then, those of the same QP are kept as the packet leaves them. Where WQEs come a cycle late, a packet that reads one takes a cycle more. Nothing of the QP is in flight when
 //! the next packet is compared.
 //!
+//! A UD message is walked over twice, `Row` to `Act`: for the header area in front of it, which is filled from where the IP header lies
+//! in the receive buffer, and for its payload.
+//!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
 //! key is landing's. A packet that fails is dropped, answered, or ends the QP; `halted` in the row says that it has ended,
 //! until the row is loaded anew.
@@ -26,7 +29,7 @@ use crate::{
     stream::{BadRow, GuardedTable, Sink, Source, TablePort},
 };
 use abi::{
-    queue::recv_op,
+    queue::{UD_HEADER, recv_op},
     status::{cause, counter, wc},
     table::access,
     wire::syndrome,
@@ -115,6 +118,8 @@ pub struct Responder {
     within: DFF<Bits<3>>,
     /// It has bytes for SGEs.
     walks: DFF<Bit>,
+    /// The header area of a UD message is written: its payload follows.
+    tail: Reg<Bit>,
     /// Walk over the SGEs: where the first three end in the message, whether the second and third have bytes; the one at
     /// hand, and whether the packet begins in it; the packet's offset in the message, bytes wanted, place in the receive buffer.
     ends: [DFF<Bits<32>>; 3],
@@ -228,6 +233,7 @@ impl Responder {
             absent: Default::default(),
             within: Default::default(),
             walks: Default::default(),
+            tail: Default::default(),
             ends: Default::default(),
             filled: Default::default(),
             entry: Default::default(),
@@ -284,7 +290,7 @@ impl Logic for Responder {
             res_we_q,
             rvalid
         );
-        regs!(self, clock, rst, count_q);
+        regs!(self, clock, rst, count_q, tail);
         dff_setup!(
             self, clock, m, kind, facts, found, verdict, posted, absent, fits, within, ends, filled, entry, first
         );
@@ -408,7 +414,10 @@ impl Logic for Responder {
         // ---- What Row and Judge find. What they look at stays until the next packet's rows are read, so nothing says when.
         let needs_wqe = kind.send || (kind.imm && kind.write);
         let facts = self.facts.q.val();
-        self.found.d.next = find(m, facts, kind, attributes, progress, message, view, self.reads.val());
+        let tail = self.tail.q.val();
+        let header = kind.ud && !tail;
+        let alone = kind.uc || kind.ud;
+        self.found.d.next = find(m, facts, kind, attributes, progress, message, view, self.reads.val(), tail);
         let verdict_now = judge(found, kind, m.raw, progress.message == SENDING);
         self.verdict.d.next = verdict_now;
         let ahead_posted = self.rq_view.val().posted - consumer;
@@ -422,7 +431,7 @@ impl Logic for Responder {
         let entries = sge_map(sges);
         let at = self.at.q.val();
         let (start, reach) = (at.cast::<34>(), found.done.cast::<34>());
-        self.walks.d.next = facts.some && kind.send;
+        self.walks.d.next = (facts.some || header) && kind.send;
         self.ends[0].d.next = entries.end0.get_bits::<32>(0);
         self.ends[1].d.next = entries.end1.get_bits::<32>(0);
         self.ends[2].d.next = entries.end2.get_bits::<32>(0);
@@ -440,7 +449,8 @@ impl Logic for Responder {
         let duplicate = verdict.duplicate;
         let right = verdict.right;
         let executes = right && posted && fits;
-        let not_ready = (right || verdict.unfit) && !posted;
+        let not_ready = (right || verdict.unfit) && !posted && !alone;
+        let drops = verdict.dropped || (right && !posted && alone);
         let ends = verdict.wrong || (verdict.unfit && posted) || (right && posted && !fits);
         let raw = verdict.raw && posted && fits;
         // The stretch of memory at hand: a packet over several SGEs is several steps, all but the first from the begin of an entry.
@@ -467,18 +477,21 @@ impl Logic for Responder {
         let from = if first { at } else { begin };
         let room = end.get_bits::<14>(0) - from.get_bits::<14>(0);
         let stretch_len = if stretch_last { want } else { room };
-        let last = stretch_last || !(self.walks.q.val() && (right || verdict.raw) && posted && fits);
+        let one = stretch_last || !(self.walks.q.val() && (right || verdict.raw) && posted && fits);
+        // A UD message is walked over twice.
+        let turns = one && executes && header;
+        let last = one && !turns;
         // Only a packet that would be executed waits for its WQE, and only while its QP may receive.
         let fetching = verdict.wants && self.absent.q.val();
         let acts = act && !fetching;
         let final_act = acts && last;
         let fails_wqe = verdict.spoils || (verdict.spoils_posted && posted) || (right && posted && !fits);
         let done = stretch_last || !self.walks.q.val();
-        let takes = verdict.takes && posted && fits && done;
+        let takes = verdict.takes && posted && fits && done && !header;
 
         let mut new_progress = progress;
         if executes {
-            new_progress.psn = progress.psn + found.packets;
+            new_progress.psn = m.psn + found.packets;
             new_progress.nak_sent = false;
         } else {
             new_progress.nak_sent = true;
@@ -491,6 +504,9 @@ impl Logic for Responder {
             } else {
                 WRITING.to_bits()
             };
+        }
+        if drops {
+            new_progress.message = BETWEEN.to_bits();
         }
         if executes && kind.closes {
             new_progress.msn = progress.msn + 1;
@@ -506,7 +522,12 @@ impl Logic for Responder {
         }
         let msn = new_progress.msn;
         let write_progress = load
-            || acts && (verdict.future || verdict.wrong || verdict.unfit || (right && (done || !(posted && fits))));
+            || acts
+                && (verdict.future
+                    || verdict.wrong
+                    || verdict.unfit
+                    || drops
+                    || (right && (done || !(posted && fits))));
         let write_consumer = acts && (takes || fails_wqe);
         let consumer_next = consumer + 1;
 
@@ -522,8 +543,9 @@ impl Logic for Responder {
         count = count.replace_bit(counter::RX_PKEY, heard && found.kind && found.peer && !found.pkey);
         count = count.replace_bit(counter::RX_OUT_OF_SEQUENCE, acts && verdict.future);
         count = count.replace_bit(counter::RX_DUPLICATE, acts && duplicate);
-        count = count.replace_bit(counter::RX_INVALID_REQUEST, acts && ends);
+        count = count.replace_bit(counter::RX_INVALID_REQUEST, acts && ends && !alone);
         count = count.replace_bit(counter::RX_RNR, acts && not_ready);
+        count = count.replace_bit(counter::RX_UNRELIABLE, acts && (drops || (ends && alone)));
         count = count.replace_bit(counter::RX_ACCEPTED, final_act && executes);
         self.count_q.d.next = count;
         self.count.next = self.count_q.q.val();
@@ -532,14 +554,14 @@ impl Logic for Responder {
         let older = verdict.future || (duplicate && !kind.read);
         let acks = (verdict.future && !progress.nak_sent)
             || (duplicate && (kind.send || kind.write))
-            || ends
+            || (ends && !alone)
             || not_ready
-            || (executes && m.ack_req && !kind.read);
+            || (executes && m.ack_req && !kind.read && !alone);
         let op = RxOp {
             qpn: qp,
             generation: view.generation,
             response: false,
-            write: facts.some && (raw || (executes && (kind.send || kind.write))),
+            write: (facts.some || header) && (raw || (executes && (kind.send || kind.write))),
             key: if kind.send { key } else { found.rkey },
             va: if kind.send { base + skipped.cast::<64>() } else { found.va },
             len: if kind.send { stretch_len } else { m.payload },
@@ -555,7 +577,8 @@ impl Logic for Responder {
             reply: Reply {
                 ack: acks,
                 read: if duplicate { self.sought.q.val() } else { executes && kind.read },
-                again: duplicate,
+                // Without an answer: of a QP that never answers; then the slot tells where a message begins.
+                again: duplicate || alone,
                 psn: if older { progress.psn - cat!(24; bits::<23>(0u64), duplicate) } else { m.psn },
                 msn,
                 counted: executes && kind.closes,
@@ -568,7 +591,13 @@ impl Logic for Responder {
                 } else {
                     syndrome::ACK.to_bits()
                 },
-                slot: if duplicate { self.slot.q.val() } else { progress.reads.get_bits::<4>(0) },
+                slot: if alone {
+                    cat!(4; bits::<3>(0u64), kind.opens)
+                } else if duplicate {
+                    self.slot.q.val()
+                } else {
+                    progress.reads.get_bits::<4>(0)
+                },
             },
             completion: Completion {
                 valid: takes || fails_wqe,
@@ -602,7 +631,7 @@ impl Logic for Responder {
                 imm: m.imm,
                 solicited: m.solicited,
                 vlan: m.vlan,
-                src_qpn: 0.into(),
+                src_qpn: if kind.ud { m.msn } else { 0.into() },
             },
         };
         if act {
@@ -658,6 +687,7 @@ impl Logic for Responder {
                     self.kind.d.next = if incoming.raw { raw_kind() } else { kind_of(incoming.opcode) };
                 }
                 self.sought.d.next = false;
+                self.tail.d.next = false;
             }
             State::Fetch => {
                 next = if anew { State::Fetch } else { State::Row };
@@ -667,6 +697,13 @@ impl Logic for Responder {
                 self.at.d.next = if kind.opens { 0.into() } else { message.done };
                 self.want.d.next = m.payload;
                 self.place.d.next = m.buf;
+                if kind.ud {
+                    self.at.d.next = if tail { bits::<32>(UD_HEADER as u64) } else { header_at(m.ip6) };
+                }
+                if header {
+                    self.want.d.next = header_len(m.ip6);
+                    self.place.d.next = m.buf - header_back(m.ip6, kind.imm);
+                }
                 self.slot.d.next = progress.reads.get_bits::<4>(0) - 1;
                 self.slots_left.d.next = progress.saved;
                 self.unsought.d.next = kind.read && progress.saved.any();
@@ -699,6 +736,9 @@ impl Logic for Responder {
                         next = State::Fetch;
                     } else if last {
                         next = State::Idle;
+                    } else if turns {
+                        self.tail.d.next = true;
+                        next = State::Row;
                     }
                 }
             }
@@ -742,7 +782,7 @@ impl Logic for Responder {
         let rests = over || (open && !take) || (bus && !(self.table.valid.val() && !table.write));
         self.open.d.next = rests && !self.table.valid.val();
         self.bus.d.next = rests && self.table.valid.val();
-        let acts_on = self.acting.q.val() && !(act && (fetching || last));
+        let acts_on = self.acting.q.val() && !(act && (fetching || last || turns));
         self.acting.d.next = acts_on || (judges && !misses && !seeks) || (nexts && found_or_none);
 
         let written = if bus { table.index } else { m.qpn };

@@ -3,8 +3,10 @@
 use super::opcode::*;
 use crate::msg::*;
 use abi::{
+    queue::UD_HEADER,
     status::cause,
     table::{access, qp_recv, qp_state, qp_type},
+    wire::len,
 };
 use hdl::prelude::*;
 
@@ -34,7 +36,7 @@ pub struct Attributes {
     pub access: Bits<4>,
     /// P_Key.
     pub pkey: Bits<16>,
-    /// Peer's IP.
+    /// Peer's IP; UD: Q_Key.
     pub sip: Bits<128>,
 }
 
@@ -117,7 +119,7 @@ pub struct Found {
     pub receives: Bit,
     /// Transport is the QP's.
     pub kind: Bit,
-    /// From the QP's peer.
+    /// From the QP's peer; UD: with the QP's Q_Key.
     pub peer: Bit,
     /// P_Key matches.
     pub pkey: Bit,
@@ -137,7 +139,7 @@ pub struct Found {
     pub packets: Bits<24>,
     /// WRITE: bytes to come after this packet.
     pub left: Bits<32>,
-    /// Bytes of the message with this packet.
+    /// Bytes of the message with this packet; of the receive, if it is UD's.
     pub done: Bits<33>,
     /// WRITE: where this packet's bytes go.
     pub va: Bits<64>,
@@ -147,7 +149,7 @@ pub struct Found {
     pub span: Bits<32>,
 }
 
-/// Verdicts on a packet. At most one of `future`, `duplicate`, `wrong`, `unfit`, `right` holds, and only of a packet that
+/// Verdicts on a packet. At most one of `future`, `duplicate`, `wrong`, `unfit`, `dropped`, `right` holds, and only of a packet that
 /// is for this QP and from its peer.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Verdict {
@@ -163,6 +165,8 @@ pub struct Verdict {
     pub unfit: Bit,
     /// None of these: in order and correct, save for what the receive queue may say.
     pub right: Bit,
+    /// Of an unreliable QP, and not right: nobody is told.
+    pub dropped: Bit,
     /// It is right or raw: it waits for its WQE.
     pub wants: Bit,
     /// It completes its WQE if that holds it.
@@ -185,7 +189,8 @@ pub fn pkeys_match(a: Bits<16>, b: Bits<16>) -> Bit {
     key == b.get_bits::<15>(0) && key.any() && (a.get_bit(15) || b.get_bit(15))
 }
 
-/// Compares a packet `m` with its QP. `answered`: READs that the response engine has finished.
+/// Compares a packet `m` with its QP. `answered`: READs that the response engine has finished; `tail`: of a UD message the header
+/// area is written, and its payload follows.
 #[hdl_fn]
 pub fn find(
     m: RxMeta,
@@ -196,6 +201,7 @@ pub fn find(
     message: Message,
     view: QpView,
     answered: Bits<8>,
+    tail: Bit,
 ) -> Found {
     let delta = m.psn - progress.psn;
     // At most the MTU, and exactly that.
@@ -211,7 +217,10 @@ pub fn find(
     let full = fits && size.get_bit(1);
     let only = kind.opens && kind.closes;
 
-    let sequence = if progress.message == BETWEEN {
+    // A message of UC begins anew whatever came before, and a datagram has no place.
+    let anew = kind.uc && kind.opens;
+    let placed = !kind.ud && !anew;
+    let sequence = if progress.message == BETWEEN || anew {
         kind.opens
     } else if progress.message == SENDING {
         kind.send && !kind.opens
@@ -229,14 +238,26 @@ pub fn find(
     let message_ok = !kind.opens || kind.send || !facts.long;
     let size = if kind.closes { fits && (only || facts.some) } else { full };
     let rest = left.cast::<33>() - payload.cast::<33>();
-    let before: Bits<32> = if kind.opens { 0.into() } else { message.done };
+    let header = bits::<32>(UD_HEADER as u64);
+    let before: Bits<32> = if kind.ud && tail {
+        header
+    } else if kind.opens {
+        0.into()
+    } else {
+        message.done
+    };
+    let here = if kind.ud && !tail { header } else { payload };
+    let right_kind = kind.rc && attributes.kind == qp_type::RC
+        || kind.uc && attributes.kind == qp_type::UC
+        || kind.ud && attributes.kind == qp_type::UD;
+    let known_to = if kind.ud { m.rkey == attributes.sip.get_bits::<32>(0) } else { m.sip == attributes.sip };
     Found {
         receives: (m.raw || facts.named) && receives(view.state) && !progress.halted,
-        kind: attributes.kind == qp_type::RC && kind.rc,
-        peer: m.sip == attributes.sip,
+        kind: right_kind,
+        peer: known_to,
         pkey: pkeys_match(m.pkey, attributes.pkey),
-        off: delta.any(),
-        before: delta.get_bit(23),
+        off: (m.psn ^ progress.psn).any() && placed,
+        before: delta.get_bit(23) && placed,
         follows: known && sequence && allowed && room,
         sized: facts.padded && message_ok && if kind.read { !facts.some } else { size },
         ends: !(left ^ payload).any(),
@@ -252,7 +273,7 @@ pub fn find(
         },
         packets: if kind.read { response_psns(m.dma_len, attributes.mtu) } else { 1.into() },
         left: rest.get_bits::<32>(0),
-        done: before.cast::<33>() + payload.cast::<33>(),
+        done: before.cast::<33>() + here.cast::<33>(),
         va: if kind.opens { m.va } else { message.va },
         rkey: if kind.opens { m.rkey } else { message.rkey },
         span: if kind.opens { m.dma_len } else { payload },
@@ -267,16 +288,18 @@ pub fn judge(found: Found, kind: Kind, raw: Bit, sending: Bit) -> Verdict {
     let sum = !kind.write || if kind.closes { found.ends } else { !found.ends && !found.exceeds };
     let good = found.sized && sum;
     let right = now && found.follows && good;
-    let unfit = now && found.follows && !good;
-    let wrong = now && !found.follows;
+    let alone = kind.uc || kind.ud;
+    let unfit = now && found.follows && !good && !alone;
+    let wrong = now && !found.follows && !alone;
     let raw = found.receives && raw;
     Verdict {
         raw,
-        future: admitted && found.off && !found.before,
-        duplicate: admitted && found.before,
+        future: admitted && found.off && !found.before && !alone,
+        duplicate: admitted && found.before && !alone,
         wrong,
         unfit,
         right,
+        dropped: admitted && alone && !right,
         wants: right || raw,
         takes: raw || (right && kind.closes && (kind.send || kind.imm)),
         spoils: wrong && sending,
@@ -287,7 +310,37 @@ pub fn judge(found: Found, kind: Kind, raw: Bit, sending: Bit) -> Verdict {
 /// A raw frame is received like a SEND ONLY.
 #[hdl_fn]
 pub fn raw_kind() -> Kind {
-    Kind { send: true, write: false, read: false, opens: true, closes: true, imm: false, rc: false, cnp: false }
+    Kind {
+        send: true,
+        write: false,
+        read: false,
+        opens: true,
+        closes: true,
+        imm: false,
+        rc: false,
+        uc: false,
+        ud: false,
+        cnp: false,
+    }
+}
+
+/// Where in the header area of a UD message its IP header goes.
+#[hdl_fn]
+pub fn header_at(ip6: Bit) -> Bits<32> {
+    if ip6 { 0.into() } else { bits::<32>((len::IPV6 - len::IPV4) as u64) }
+}
+
+/// Bytes of that.
+#[hdl_fn]
+pub fn header_len(ip6: Bit) -> Bits<14> {
+    if ip6 { bits::<14>(len::IPV6 as u64) } else { bits::<14>(len::IPV4 as u64) }
+}
+
+/// How far before the payload that lies in the receive buffer.
+#[hdl_fn]
+pub fn header_back(ip6: Bit, imm: Bit) -> BufAddr {
+    let imm: BufAddr = if imm { bits::<20>(len::IMM as u64) } else { 0.into() };
+    header_len(ip6).cast::<20>() + imm + (len::UDP + len::BTH + len::DETH) as u64
 }
 
 /// What a READ asks for, compared with a saved one: where it begins in it by its PSN, by its address and by its length.

@@ -6,8 +6,8 @@ use crate::msg::*;
 use abi::{
     queue::recv_op,
     status::{cause, counter, wc},
-    table::{access, id, qp_recv, qp_state},
-    wire::op,
+    table::{access, id, qp_recv, qp_state, qp_type},
+    wire::{op, op_info, transport},
 };
 use hdl::prelude::*;
 use rand::RngExt;
@@ -22,6 +22,7 @@ mod rules;
 
 const QPS: usize = 32;
 const PEER: u64 = 0x0200_000a;
+const QKEY: u64 = 0x8000_1234;
 
 /// A packet in plain numbers.
 #[derive(Clone, Debug)]
@@ -35,6 +36,9 @@ struct Packet {
     rkey: u64,
     dma_len: u64,
     ack: bool,
+    /// UD: who sent it.
+    source: u64,
+    ip6: bool,
     pad: Option<u64>,
     pkey: u64,
     sip: u64,
@@ -54,6 +58,8 @@ impl Packet {
             rkey: 0,
             dma_len: 0,
             ack: true,
+            source: 0,
+            ip6: false,
             pad: None,
             pkey: 0xffff,
             sip: PEER,
@@ -91,6 +97,8 @@ impl Packet {
             dma_len: self.dma_len.to_bits(),
             imm: (self.psn ^ 0x55aa_0000).to_bits(),
             sip: self.sip.to_bits(),
+            ip6: self.ip6,
+            msn: self.source.to_bits(),
             vlan: (self.psn & 0xfff).to_bits(),
             ..Default::default()
         }
@@ -101,6 +109,8 @@ impl Packet {
 #[derive(Clone, Debug, Default)]
 struct Reference {
     qpn: u64,
+    /// `qp_type`.
+    kind: u8,
     state: u8,
     generation: u64,
     mtu: u64,
@@ -161,6 +171,7 @@ impl Reference {
             imm: p.meta().imm,
             solicited: p.meta().solicited,
             vlan: p.meta().vlan,
+            src_qpn: if p.opcode >> 5 == 3 { p.meta().msn } else { 0.into() },
             ..Default::default()
         };
         self.consumer += 1;
@@ -176,8 +187,27 @@ impl Reference {
         (counter::RX_INVALID_REQUEST, vec![op])
     }
     fn scatter(&self, p: &Packet, offset: u64) -> Option<Vec<RxOp>> {
+        self.walk(p, offset, p.payload, p.buf)
+    }
+    /// A datagram behind the header area, which has the IP header; where the receive ends in the payload, the area is written all the same.
+    fn datagram(&self, p: &Packet) -> (Vec<RxOp>, bool) {
+        let back = 28 + 4 * (p.opcode & 1) as u64;
+        let header = if p.ip6 {
+            self.walk(p, 0, 40, p.buf.wrapping_sub(back + 40))
+        } else {
+            self.walk(p, 20, 20, p.buf.wrapping_sub(back + 20))
+        };
+        let Some(mut ops) = header else { return (vec![], false) };
+        ops.last_mut().unwrap().last = false;
+        let payload = self.scatter(p, 40);
+        let fits = payload.is_some();
+        ops.extend(payload.unwrap_or_default());
+        (ops, fits)
+    }
+    /// Steps of `want` bytes from `buf` on to byte `offset` of a receive on.
+    fn walk(&self, p: &Packet, offset: u64, want: u64, buf: u64) -> Option<Vec<RxOp>> {
         let wqe = self.wqes[self.consumer as usize];
-        let (mut at, mut want, mut buf, mut ops) = (offset, p.payload, p.buf, vec![]);
+        let (mut at, mut want, mut buf, mut ops) = (offset, want, buf, vec![]);
         if offset + want > wqe.iter().map(|s| s.2).sum::<u64>() {
             return None;
         }
@@ -225,8 +255,11 @@ impl Reference {
         if !may || p.qpn == 0 {
             return (counter::RX_QP_STATE, drop);
         }
-        if p.opcode >> 5 != 0 {
+        if p.opcode >> 5 != [0, 1, 3, 8][self.kind as usize] {
             return (counter::RX_QP_TYPE, drop);
+        }
+        if self.kind == qp_type::UD {
+            return self.receive_datagram(p, drop);
         }
         if p.sip != PEER {
             return (counter::RX_QP_PEER, drop);
@@ -234,6 +267,9 @@ impl Reference {
         // The row has 0x7fff, a partial member: the packet must be from a full one.
         if p.pkey != 0xffff {
             return (counter::RX_PKEY, drop);
+        }
+        if self.kind == qp_type::UC {
+            return self.receive_alone(p, drop);
         }
         let ahead = (p.psn.wrapping_sub(self.psn)) & M24;
         if ahead != 0 && ahead < 1 << 23 {
@@ -353,6 +389,62 @@ impl Reference {
             ops.push(op);
         }
         (counter::RX_ACCEPTED, ops)
+    }
+}
+
+impl Reference {
+    /// A packet of a datagram, to a QP that may receive.
+    fn receive_datagram(&mut self, p: &Packet, drop: Vec<RxOp>) -> (usize, Vec<RxOp>) {
+        if p.rkey != QKEY {
+            return (counter::RX_QP_PEER, drop);
+        }
+        if p.pkey != 0xffff {
+            return (counter::RX_PKEY, drop);
+        }
+        let low = p.opcode & 31;
+        let sound = low == op::SEND_ONLY || low == op::SEND_ONLY_IMM;
+        let padded = (p.payload + p.pad.unwrap_or(p.payload.wrapping_neg() & 3)).is_multiple_of(4);
+        if !sound || !padded || p.payload > self.mtu || self.posted == self.consumer {
+            return (counter::RX_UNRELIABLE, drop);
+        }
+        let (mut ops, fits) = self.datagram(p);
+        if !fits {
+            let (_, mut end) = self.fail(p, cause::RECEIVE_TOO_SHORT);
+            end[0].reply.ack = false;
+            ops.extend(end);
+            return (counter::RX_UNRELIABLE, ops);
+        }
+        let mut last = ops.pop().unwrap();
+        last.accepted = true;
+        self.psn = (p.psn + 1) & M24;
+        self.msn = (self.msn + 1) & M24;
+        (last.reply.msn, last.reply.counted) = (self.msn.to_bits(), true);
+        let opcode = if low == op::SEND_ONLY { recv_op::RECV } else { recv_op::RECV_IMM };
+        self.complete(&mut last, p, 0, opcode, p.payload + 40);
+        ops.push(last);
+        (counter::RX_ACCEPTED, ops)
+    }
+
+    /// A packet of an unreliable connection, from its peer. Its rules are those of a reliable one, but a message begins anywhere, and
+    /// what a reliable one answers ends the message.
+    fn receive_alone(&mut self, p: &Packet, drop: Vec<RxOp>) -> (usize, Vec<RxOp>) {
+        let begins =
+            [op::SEND_FIRST, op::SEND_ONLY, op::SEND_ONLY_IMM, op::WRITE_FIRST, op::WRITE_ONLY, op::WRITE_ONLY_IMM];
+        let mut twin = Reference { kind: qp_type::RC, ..self.clone() };
+        if begins.contains(&(p.opcode & 31)) {
+            (twin.psn, twin.message) = (p.psn, None);
+        }
+        let reliable = Packet { opcode: p.opcode & 31, ..p.clone() };
+        let (counter, mut ops) = twin.receive(&reliable);
+        let short = ops.last().unwrap().completion.cause.to_u64() == cause::RECEIVE_TOO_SHORT as u64;
+        ops.iter_mut().for_each(|op| op.reply.ack = false);
+        if counter == counter::RX_ACCEPTED || short {
+            let psn = if short { self.psn } else { twin.psn };
+            *self = Reference { kind: qp_type::UC, psn, ..twin };
+            return (if short { counter::RX_UNRELIABLE } else { counter }, ops);
+        }
+        self.message = None;
+        (counter::RX_UNRELIABLE, drop)
     }
 }
 
@@ -509,7 +601,7 @@ fn row(r: &Reference) -> [u8; 64] {
     let mut row = [0; 64];
     let code = (r.mtu / 256).trailing_zeros() as u64 + 1;
     for (field, value) in [
-        (qp_recv::TYPE, 0),
+        (qp_recv::TYPE, r.kind.into()),
         (qp_recv::MTU, code),
         (qp_recv::LOAD, 1),
         (qp_recv::PD, r.pd),
@@ -519,7 +611,7 @@ fn row(r: &Reference) -> [u8; 64] {
         (qp_recv::MIN_RNR_TIMER, r.timer),
         (qp_recv::ACCESS, r.access as u64),
         (qp_recv::PKEY, 0x7fff),
-        (qp_recv::SIP_LOW, PEER),
+        (qp_recv::SIP_LOW, if r.kind == qp_type::UD { QKEY } else { PEER }),
     ] {
         put(&mut row, field, value);
     }
@@ -632,6 +724,13 @@ fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
     p.ack = rng.random_bool(0.5);
     (p.buf, p.rows) = (rng.random_range(0..1 << 20), rng.random_range(1..80));
     let imm = rng.random_bool(0.3) as u8;
+    if r.kind == qp_type::UD {
+        p.opcode = transport::UD | (op::SEND_ONLY + imm);
+        p.payload = [0, 1, r.mtu, rng.random_range(0..=r.mtu)][rng.random_range(0..4)];
+        (p.rkey, p.source, p.ip6) = (QKEY, rng.random_range(0..1 << 24), rng.random());
+        p.psn = rng.random_range(0..1 << 24);
+        return p;
+    }
     match r.message {
         Some((true, ..)) => {
             let last = rng.random_bool(0.5);
@@ -650,6 +749,7 @@ fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
                 1 => op::SEND_ONLY + imm,
                 2 => op::WRITE_FIRST,
                 3 => op::WRITE_ONLY + imm,
+                _ if r.kind == qp_type::UC => op::WRITE_ONLY,
                 _ => op::READ_REQUEST,
             };
             p.payload = match p.opcode {
@@ -663,6 +763,9 @@ fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
                 _ => p.payload,
             };
         }
+    }
+    if r.kind == qp_type::UC {
+        p.opcode |= transport::UC;
     }
     p
 }

@@ -70,6 +70,8 @@ pub struct Wait {
     pub reading: Bit,
     /// It may wait: its queue was loaded, and no error ended the QP. So a QP that was never used waits for nothing.
     pub live: Bit,
+    /// Nobody acknowledges it: what has left is done.
+    pub alone: Bit,
     /// Its queue was loaded, and nothing came since: what was learnt is about another peer.
     pub begins: Bit,
     /// Fast firings without progress.
@@ -118,6 +120,8 @@ pub struct Fired {
     pub turn: Bits<4>,
     /// The verbs timeout, not a fast one.
     pub verbs: Bit,
+    /// No timer: packets that nobody acknowledges have left, up to this PSN.
+    pub alone: Bit,
 }
 
 /// See the module.
@@ -188,6 +192,7 @@ pub struct Timers {
     pace5: DFF<Bits<11>>,
     paced5: DFF<Bit>,
     verbs5: DFF<Bit>,
+    alone5: DFF<Bit>,
     _qps: Hidden<usize>,
     _tick: Hidden<usize>,
     _least: Hidden<u64>,
@@ -217,6 +222,7 @@ impl Logic for Timers {
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, ticks, verbs);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
+        dff_setup!(self, clock, alone5);
         clock!(self, clock, marks, asked, waits, alarms);
         let time = self.time.q.val();
         self.now.next = time;
@@ -228,8 +234,8 @@ impl Logic for Timers {
 
         // Marks: written when a packet leaves, read by the completer and the scanner.
         let left = self.left.val();
-        let leaves = self.left_valid.val() && left.expects;
-        self.marks.we.next = leaves;
+        let leaves = self.left_valid.val();
+        self.marks.we.next = leaves && left.expects;
         self.marks.waddr.next = left.qpn.cast::<24>();
         self.marks.wdata.next = Mark { psn: left.psn.get_bits::<20>(0), time: time.get_bits::<16>(0) };
         self.marks.re.next = self.mark_re.val();
@@ -279,7 +285,7 @@ impl Logic for Timers {
         let wait = self.waits.rdata.val();
         let alarm = self.alarms.rdata.val();
         let asked = !(self.asked.rdata.val() - wait.psn).get_bit(23);
-        self.waiting.d.next = (asked || wait.rnr || wait.reading) && wait.live;
+        self.waiting.d.next = (asked || !wait.alone && (wait.rnr || wait.reading)) && wait.live;
         self.same.d.next = alarm.running && alarm.psn == wait.psn && alarm.turn == wait.turn;
         let least: Bits<16> = elab!(bits::<16>(self._least.0));
         let slow = cat!(16; bits::<4>(0), alarm.pace, true);
@@ -290,6 +296,9 @@ impl Logic for Timers {
         self.paced.d.next = alarm.paced;
         self.pace.d.next = if wait.begins { 0.into() } else { alarm.pace };
         self.about.d.next = wait;
+        if wait.alone {
+            self.about.d.next.psn = self.asked.rdata.val();
+        }
         self.since.d.next = alarm.since;
         self.elapsed.d.next = time.get_bits::<31>(0) - alarm.since;
 
@@ -335,7 +344,8 @@ impl Logic for Timers {
         let about = self.about4.q.val();
         let same = self.same4.q.val();
         let late = self.elapsed4.q.val().cast::<32>() >= self.ticks.q.val();
-        self.over.d.next = late && same && self.waiting4.q.val() && self.valid[3].q.val();
+        self.over.d.next = (late && same || about.alone) && self.waiting4.q.val() && self.valid[3].q.val();
+        self.alone5.d.next = about.alone;
         self.waiting5.d.next = self.waiting4.q.val();
         self.same5.d.next = same;
         self.psn5.d.next = about.psn;
@@ -347,7 +357,8 @@ impl Logic for Timers {
 
         // Stage 5: tell, if it counts, and remember.
         let (psn, turn, over) = (self.psn5.q.val(), self.turn5.q.val(), self.over.q.val());
-        self.fired.next = Fired { qpn: self.who[4].q.val(), psn, turn, verbs: self.verbs5.q.val() };
+        self.fired.next =
+            Fired { qpn: self.who[4].q.val(), psn, turn, verbs: self.verbs5.q.val(), alone: self.alone5.q.val() };
         self.fired_valid.next = over;
         let fires = over && self.take.val();
         self.alarms.we.next = self.valid[4].q.val();

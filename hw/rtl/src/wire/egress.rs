@@ -54,6 +54,7 @@ struct About {
     tagged: Bit,
     raw: Bit,
     expects: Bit,
+    alone: Bit,
     again: Bit,
     ack: Bit,
     nak: Bit,
@@ -405,6 +406,7 @@ impl<const W: usize> Logic for Egress<W> {
                 tagged: next.tagged,
                 raw: next.raw,
                 expects: next.expects,
+                alone: next.alone,
                 again: next.again,
                 ack: next.ack,
                 nak: next.nak,
@@ -459,7 +461,7 @@ impl<const W: usize> Logic for Egress<W> {
         if self.left.ready.val() {
             self.leaving.d.next = false;
         }
-        if sent && (about.expects || about.raw) {
+        if sent && (about.expects || about.alone) {
             self.leaving.d.next = true;
             self.leaver.d.next = TxLeft { qpn: about.claim.qpn, psn: about.psn, expects: about.expects };
         }

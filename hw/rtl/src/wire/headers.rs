@@ -5,6 +5,7 @@
 
 use crate::msg::TxHead;
 use abi::{
+    queue::ud_target,
     table::{gid, qp_address},
     wire::{self, OpInfo, len, op, op_info, transport},
 };
@@ -67,7 +68,7 @@ fn is_in(opcode: Bits<8>, set: u32) -> Bit {
 
 /// The opcode is of unreliable datagram: DETH stands behind the BTH.
 #[hdl_fn]
-fn is_datagram(opcode: Bits<8>) -> Bit {
+pub fn is_datagram(opcode: Bits<8>) -> Bit {
     opcode.get_bits::<3>(5) == (transport::UD >> 5) as u64
 }
 
@@ -179,7 +180,11 @@ pub fn udp(address: Bits<ADDRESS_BITS>, udp_len: Bits<16>) -> Bits<64> {
 #[hdl_fn]
 pub fn bth(head: TxHead, address: Bits<ADDRESS_BITS>) -> Bits<96> {
     let pkey = address.get_bits::<16>(elab!(qp_address::PKEY.lsb));
-    let qpn = address.get_bits::<24>(elab!(qp_address::DEST_QPN.lsb));
+    let qpn = if is_datagram(head.opcode) {
+        head.va.get_bits::<24>(elab!(ud_target::QPN.lsb))
+    } else {
+        address.get_bits::<24>(elab!(qp_address::DEST_QPN.lsb))
+    };
     let flags: Bits<8> = cat!(head.solicited, false, pad(head.payload), bits::<4>(0));
     let becn: Bits<8> = if head.opcode == wire::CNP { bits::<8>(0x40) } else { bits::<8>(0) };
     cat!(bswap(head.psn), head.ack_req, bits::<7>(0), bswap(qpn), becn, bswap(pkey), flags, head.opcode)
@@ -297,6 +302,12 @@ pub fn header(
     let packet: Bits<704> = if ip6 { cat!(upper, v6) } else { cat!(544; upper, v4).cast::<704>() };
     let (kind, macs) = (ethertype(ip6), macs(address, gid));
     if tagged { cat!(packet, kind, tag(address, gid), macs) } else { cat!(816; packet, kind, macs).cast::<MAX_BITS>() }
+}
+
+/// A request that nobody acknowledges: it is done when it has left.
+#[hdl_fn]
+pub fn is_alone(head: TxHead) -> Bit {
+    head.raw || head.request && head.opcode.get_bits::<2>(5).any()
 }
 
 /// The answer to a READ request or an acknowledge is expected by its sender.

@@ -28,7 +28,8 @@ use crate::{
     stream::{Sink, Table, TablePort},
 };
 use abi::{
-    table::{GIDS, gid, id, qp_address, qp_send},
+    queue::ud_target,
+    table::{GIDS, address_handles, gid, id, qp_address, qp_send},
     wire::{self, len, op},
 };
 use hdl::prelude::*;
@@ -53,6 +54,8 @@ pub struct Prepared {
     pub tagged: Bit,
     pub raw: Bit,
     pub expects: Bit,
+    /// Nobody acknowledges it.
+    pub alone: Bit,
     pub again: Bit,
     pub ack: Bit,
     pub nak: Bit,
@@ -89,7 +92,7 @@ pub struct Prepare<const W: usize> {
     /// The oldest frame of the ring, or of the others, has left, and its row is free.
     pub free: Signal<In, Bit>,
     pub free_quick: Signal<In, Bit>,
-    /// Takes QP_ADDRESS and GID rows, and QP_SEND rows for their LOAD. Nobody reads them back.
+    /// Takes QP_ADDRESS, AH and GID rows, and QP_SEND rows for their LOAD. Nobody reads them back.
     pub table: TablePort,
     /// A send queue is loaded. Held until `loaded`.
     pub load: Signal<Out, Bit>,
@@ -139,6 +142,7 @@ pub struct Prepare<const W: usize> {
     writes_address: DFF<Bit>,
     loads: DFF<Bit>,
     _gid_base: Hidden<usize>,
+    _qps: Hidden<usize>,
 }
 
 /// Words of a row of `bits` bits.
@@ -203,7 +207,8 @@ impl<const W: usize> Prepare<W> {
         let rows = |n: usize, bits: usize| n << word_bits(W, bits);
         let slices = 2 * ROWS * words(W, MAX_BITS).next_power_of_two();
         let gid_rows = rows(GIDS, GID_BITS);
-        let gid_base = rows(qps, ADDRESS_BITS);
+        // Behind the QPs' rows are those of address handles.
+        let gid_base = rows(qps + address_handles(qps), ADDRESS_BITS);
         let style = if gid_rows > 64 { "block" } else { "distributed" };
         Prepare {
             clock: Default::default(),
@@ -265,6 +270,7 @@ impl<const W: usize> Prepare<W> {
             writes_address: Default::default(),
             loads: Default::default(),
             _gid_base: Hidden(gid_base),
+            _qps: Hidden(qps),
         }
     }
 }
@@ -402,7 +408,13 @@ impl<const W: usize> Logic for Prepare<W> {
         let gid_index = address_now.get_bits::<8>(elab!(qp_address::GID.lsb)) & (GIDS as u64 - 1);
         let gid_base: Bits<24> = elab!(if is_narrow(W) { bits::<24>(self._gid_base.0 as u64) } else { bits::<24>(0) });
         let gid_row = gid_base + (gid_index.cast::<24>() << elab!(word_bits(W, GID_BITS))) + gid_word.cast::<24>();
-        let address_row = (picked.qpn.cast::<24>() << elab!(word_bits(W, ADDRESS_BITS))) | address_word.cast::<24>();
+        let handles: Bits<24> = elab!(bits::<24>(self._qps.0 as u64));
+        let addressed = if headers::is_datagram(picked.opcode) && !picked.raw {
+            picked.va.get_bits::<12>(elab!(ud_target::AH.lsb)).cast::<24>() | handles
+        } else {
+            picked.qpn.cast::<24>()
+        };
+        let address_row = (addressed << elab!(word_bits(W, ADDRESS_BITS))) | address_word.cast::<24>();
         let both = elab!(is_narrow(W));
         self.addresses.re.next = reads_address || both && reads_gid;
         self.addresses.raddr.next = if both && reads_gid { gid_row } else { address_row };
@@ -464,6 +476,7 @@ impl<const W: usize> Logic for Prepare<W> {
             tagged,
             raw: head.raw,
             expects: headers::expects_answer(head),
+            alone: headers::is_alone(head),
             again: head.again,
             ack: is_ack && !is_nak,
             nak: is_ack && is_nak,
@@ -501,7 +514,9 @@ impl<const W: usize> Logic for Prepare<W> {
 
         // A row write, when nothing is under way: a word a cycle.
         self.writes_gid.d.next = req.write && req.table == id::GID;
-        self.writes_address.d.next = req.write && req.table == id::QP_ADDRESS;
+        // A handle that goes leaves its address to the frames that still need it.
+        let made = req.row.get_bit(elab!(qp_address::VALID.lsb));
+        self.writes_address.d.next = req.write && (req.table == id::QP_ADDRESS || req.table == id::AH && made);
         self.loads.d.next = req.write && req.table == id::QP_SEND && req.row.get_bit(elab!(qp_send::LOAD.lsb));
         let (of_gid, of_address, loads) = (self.writes_gid.q.val(), self.writes_address.q.val(), self.loads.q.val());
         let last_word: Bits<4> = if of_gid { elab!(last_of(W, GID_BITS)) } else { elab!(last_of(W, ADDRESS_BITS)) };
@@ -521,7 +536,8 @@ impl<const W: usize> Logic for Prepare<W> {
                 piece = req.row.get_bits::<W>(k * W);
             }
         }
-        let address_at = (req.index << elab!(word_bits(W, ADDRESS_BITS))) | word.cast::<24>();
+        let written = if req.table == id::AH { req.index | handles } else { req.index };
+        let address_at = (written << elab!(word_bits(W, ADDRESS_BITS))) | word.cast::<24>();
         let gid_at = gid_base + ((req.index & (GIDS as u64 - 1)) << elab!(word_bits(W, GID_BITS))) + word.cast::<24>();
         self.addresses.we.next = access && (of_address || both && of_gid);
         self.addresses.waddr.next = if both && of_gid { gid_at } else { address_at };

@@ -69,7 +69,13 @@ fn random_responses_match_the_reference() {
                                 _ => op::READ_RESPONSE_MIDDLE,
                             };
                             let n = if rng.random_bool(0.01) { rng.random_range(0..5000) } else { n };
-                            x = RxMeta { rows: x.rows, buf: x.buf, msn: x.msn, syndrome: x.syndrome, ..data(opcode, r.psn, n) };
+                            x = RxMeta {
+                                rows: x.rows,
+                                buf: x.buf,
+                                msn: x.msn,
+                                syndrome: x.syndrome,
+                                ..data(opcode, r.psn, n)
+                            };
                             x.qpn = r.qpn.to_bits();
                             if rng.random_bool(0.05) {
                                 x.psn = ((r.psn + rng.random_range(0..3)) & M24).to_bits();
@@ -299,7 +305,10 @@ impl Live {
         self.leaves(psn, false);
     }
     fn leaves(&mut self, psn: u64, expects: bool) {
-        let left = TxLeft { qpn: 1u64.to_bits(), psn: psn.to_bits(), expects };
+        self.leaves_of(1, psn, expects);
+    }
+    fn leaves_of(&mut self, qpn: u64, psn: u64, expects: bool) {
+        let left = TxLeft { qpn: qpn.to_bits(), psn: psn.to_bits(), expects };
         self.m.set_bytes("left.data", &bytes_of(left));
         self.m.set("left.valid", 1);
         self.cycle(None);
@@ -517,6 +526,35 @@ fn a_fault_behind_messages_that_asked_for_no_ack_sends_them_again() {
         assert_eq!(seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Back(100)]);
         assert_eq!(live.run(300, &[]), []);
     }
+}
+
+/// So many leave at once that not each gets a call of its own: the scanner finds the others. Nothing is done before it has left, and nothing is sent
+/// again, whatever failed.
+#[test]
+fn what_nobody_acknowledges_completes_when_it_has_left() {
+    let mut live = Live::new(|_| ());
+    for (q, r) in live.around.qps.iter_mut().enumerate() {
+        *r = Reference { alone: true, ..qp(q as u64) };
+        (0..4).for_each(|_| _ = r.send(send_op::SEND, 2000, true));
+        load(&mut live.m, q, r);
+    }
+    let done = |seen: &[(u64, Event)]| {
+        seen.iter().filter(|(_, e)| matches!(e, Event::Op(s) if s.ends_with("status 0"))).count()
+    };
+    for q in 0..QPS as u64 {
+        live.leaves_of(q, 100, false);
+    }
+    assert_eq!(done(&live.run(4, &[])), 0, "half of a message");
+    for q in 0..QPS as u64 {
+        (101..104).for_each(|psn| live.leaves_of(q, psn, false));
+    }
+    assert_eq!(done(&live.run(20, &[])), 2 * QPS);
+    // Answers of anybody say nothing to it.
+    assert_eq!(live.run(2, &[ack(104), nak(104, 0x60), nak(104, 0x61)]), []);
+    live.fault(105, 0);
+    assert_eq!(live.run(3000, &[]), []);
+    live.leaves_of(1, 104, false);
+    assert_eq!(live.run(4, &[]).into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Op("cqe 3 status 4".into())]);
 }
 
 /// A raw frame is done when it has left, and those before it; its PSN is nobody's otherwise.

@@ -18,6 +18,7 @@ fn random_sequences(mut m: Model) {
         let mut rng = verilate::rng(seed);
         let mut qps = qps();
         for r in &mut qps {
+            r.kind = [qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD][r.qpn as usize % 4];
             r.mtu = 256 << rng.random_range(0..5);
             r.psn = [0, 1, M24, M24 - 3, 1 << 23, rng.random::<u64>() & M24][rng.random_range(0..6)];
             r.max_reads = rng.random_range(0..=16);
@@ -60,7 +61,7 @@ fn random_sequences(mut m: Model) {
                         6 => p.payload = rng.random_range(0..5000),
                         7 => p.dma_len += rng.random_range(1..3),
                         8 => p.pkey = [0, 0x7fff, 0x8001][rng.random_range(0..3)],
-                        9 => p.sip ^= 1,
+                        9 => (p.sip, p.rkey) = (p.sip ^ 1, p.rkey ^ 1),
                         10 => p.pad = Some(rng.random_range(0..4)),
                         _ => p.opcode |= 0x20 * rng.random_range(0..8u8),
                     }
@@ -71,9 +72,11 @@ fn random_sequences(mut m: Model) {
                 if rng.random_bool(0.01) {
                     p.qpn = rng.random_range(0..1 << 24);
                 }
-                // Opcodes of responses do not come here.
-                if !p.raw && crate::transport::opcode::is_response((p.opcode as u64).to_bits()) {
-                    p.opcode = op::SEND_ONLY;
+                // Opcodes of responses do not come here, nor those that no unreliable transport has.
+                let response = crate::transport::opcode::is_response((p.opcode as u64).to_bits());
+                let alone = p.opcode >> 5 == 1 || p.opcode >> 5 == 3;
+                if !p.raw && (response || alone && op_info(p.opcode).is_none()) {
+                    p.opcode = op::SEND_ONLY | p.opcode & transport::UC;
                 }
                 if let Some(r) = shadow.get_mut(if p.raw { 0 } else { p.qpn as usize }) {
                     r.receive(&p);

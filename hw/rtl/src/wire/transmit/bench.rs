@@ -4,6 +4,7 @@
 use super::Transmit;
 use crate::{msg::*, wire::testing::icrc_of};
 use abi::{
+    queue::ud_target,
     table::{gid, id, qp_address},
     wire::{self, op_info},
 };
@@ -313,6 +314,8 @@ pub struct Bench {
     pub counts: Counts,
     pub gids: Vec<Gid>,
     pub addresses: Vec<Address>,
+    /// Address handles.
+    pub handles: Vec<Address>,
 }
 
 /// A small ring and few slots: they wrap often and run full.
@@ -344,6 +347,7 @@ impl Bench {
             counts: Counts([0; 64], 0),
             gids: vec![],
             addresses: vec![],
+            handles: vec![],
             m,
         }
     }
@@ -415,6 +419,24 @@ impl Bench {
         index
     }
 
+    /// Its QPN and P_Key aside, it is only an address.
+    pub fn add_handle(&mut self, address: Address) -> usize {
+        let index = self.handles.len();
+        self.write_row(id::AH, index, &handle_row(&address));
+        self.handles.push(address);
+        index
+    }
+
+    /// Where a frame goes.
+    fn target(&self, head: &TxHead) -> (&Address, u32) {
+        let to = &self.addresses[head.qpn.value() as usize];
+        if head.opcode.value() >> 5 != 3 {
+            return (to, to.qpn);
+        }
+        let target = head.va.value().to_le_bytes();
+        (&self.handles[ud_target::AH.get(&target) as usize], ud_target::QPN.get(&target) as u32)
+    }
+
     /// Queues a frame; gives its payload.
     pub fn send(&mut self, mut head: TxHead, parts: &[Part]) -> Vec<u8> {
         let mut payload = vec![];
@@ -462,7 +484,7 @@ impl Bench {
     /// As [`expected`](Self::expected), before the padding to the smallest Ethernet frame.
     pub fn roce(&self, head: &TxHead, payload: &[u8]) -> Vec<u8> {
         let n = |b: u64| b;
-        let to = &self.addresses[head.qpn.value() as usize];
+        let (to, qpn) = self.target(head);
         let from = &self.gids[to.gid];
         let opcode = n(head.opcode.value()) as u8;
         let info = op_info(opcode).unwrap();
@@ -471,7 +493,7 @@ impl Bench {
         bth.push(u8::from(head.solicited) << 7 | (pad as u8) << 4);
         bth.extend(to.pkey.to_be_bytes());
         bth.push(if opcode == wire::CNP { 0x40 } else { 0 });
-        bth.extend(&to.qpn.to_be_bytes()[1..]);
+        bth.extend(&qpn.to_be_bytes()[1..]);
         bth.push(u8::from(head.ack_req) << 7);
         bth.extend(&(head.psn.value() as u32).to_be_bytes()[1..]);
         if info.deth {
@@ -557,6 +579,13 @@ pub fn gid_row(entry: &Gid) -> [u8; 64] {
     gid::MAC.set(&mut row, number(&entry.mac));
     gid::IP_LOW.set(&mut row, number(&entry.ip[..8]));
     gid::IP_HIGH.set(&mut row, number(&entry.ip[8..]));
+    row
+}
+
+/// The row of an address handle that exists.
+pub fn handle_row(a: &Address) -> [u8; 64] {
+    let mut row = address_row(a);
+    qp_address::VALID.set(&mut row, 1);
     row
 }
 

@@ -7,6 +7,7 @@ use crate::{
     },
 };
 use abi::{
+    queue::ud_target,
     status::{cause, counter},
     table::{id, qp_send},
     wire::{op, op_info},
@@ -70,8 +71,16 @@ fn captures<const W: usize>() {
             pkey: be(&frame[bth + 2..bth + 4]) as u16,
             flow: if ip6 { be(&frame[15..18]) as u32 & 0xf_ffff } else { 0 },
         };
-        let qp = b.addresses.iter().position(|a| *a == to);
-        let qp = qp.unwrap_or_else(|| b.add_qp(to));
+        let mut target = [0; 8];
+        let qp = if info.deth {
+            ud_target::QPN.set(&mut target, to.qpn.into());
+            let to = Address { qpn: 0, ..to };
+            let handle = b.handles.iter().position(|a| *a == to).unwrap_or_else(|| b.add_handle(to));
+            ud_target::AH.set(&mut target, handle as u64);
+            0
+        } else {
+            b.addresses.iter().position(|a| *a == to).unwrap_or_else(|| b.add_qp(to))
+        };
         let mut ext = bth + 12;
         let mut take = |n: usize| {
             ext += n;
@@ -83,6 +92,7 @@ fn captures<const W: usize>() {
             psn: be(&frame[bth + 9..bth + 12]).into(),
             ack_req: frame[bth + 8] >> 7 == 1,
             solicited: frame[bth + 1] >> 7 == 1,
+            va: u64::from_le_bytes(target).into(),
             ..TxHead::default()
         };
         if info.deth {
@@ -161,6 +171,9 @@ fn populate(b: &mut Bench, rng: &mut ChaCha8Rng) {
             pkey: rng.random(),
             flow: rng.random_range(0..1 << 20),
         };
+        if b.handles.len() < QPS / 2 {
+            b.add_handle(address.clone());
+        }
         b.add_qp(address);
     }
     b.settle();
@@ -174,6 +187,12 @@ fn random_head(rng: &mut ChaCha8Rng) -> TxHead {
             break opcode;
         }
     };
+    // Of the datagrams: a handle, and a QPN.
+    let va = if opcode >> 5 == 3 {
+        rng.random_range(0..QPS as u64 / 2) | rng.random_range(0..1u64 << 24) << 32
+    } else {
+        rng.random()
+    };
     TxHead {
         qpn: rng.random_range(0..QPS as u64).into(),
         request: rng.random(),
@@ -182,7 +201,7 @@ fn random_head(rng: &mut ChaCha8Rng) -> TxHead {
         psn: rng.random_range(0..1u64 << 24).into(),
         ack_req: rng.random(),
         solicited: rng.random(),
-        va: rng.random::<u64>().into(),
+        va: va.into(),
         rkey: u64::from(rng.random::<u32>()).into(),
         dma_len: u64::from(rng.random::<u32>()).into(),
         syndrome: u64::from(rng.random::<u8>()).into(),
@@ -312,7 +331,10 @@ fn mix<const W: usize>() {
                 expects += u64::from(
                     comes
                         && (head.raw
-                            || head.request && (head.ack_req || head.opcode.value() == u64::from(op::READ_REQUEST))),
+                            || head.request
+                                && (head.ack_req
+                                    || head.opcode.value() == u64::from(op::READ_REQUEST)
+                                    || (1..4).contains(&(head.opcode.value() >> 5)))),
                 );
                 aborted += u64::from(!comes);
                 frames += u64::from(comes);
@@ -377,7 +399,12 @@ fn rows_change<const W: usize>() {
         let old = b.addresses[rng.random_range(0..QPS)].clone();
         let new = Address { dmac: random_bytes(&mut rng, 6).try_into().unwrap(), sport: rng.random(), ..old };
         b.write_row(id::QP_ADDRESS, qp, &address_row(&new));
-        b.addresses[qp] = new;
+        b.addresses[qp] = new.clone();
+        let handle = qp % (QPS / 2);
+        b.write_row(id::AH, handle, &handle_row(&new));
+        // One that goes leaves its address.
+        b.write_row(id::AH, handle, &[0; 64]);
+        b.handles[handle] = new;
         let gid = rng.random_range(0..b.gids.len());
         b.write_row(id::GID, gid, &gid_row(&b.gids[gid]));
         while !b.table.is_empty() {
