@@ -27,10 +27,12 @@ pub struct Completion {
     pub status: std::result::Result<(), WcError>,
     /// `abi::queue::send_op` or `recv_op`; of a flushed one only whether it is a send or a receive.
     pub opcode: u8,
-    /// Bytes received (receives and READs).
+    /// Bytes received (receives and READs); of a datagram with the 40 in front of it.
     pub len: u32,
     /// Immediate data as 4 wire bytes, when there is any.
     pub imm: Option<[u8; 4]>,
+    /// Who sent a datagram: QP number there; else 0.
+    pub source: u32,
     /// The device's clock when it completed, in cycles.
     pub timestamp: u64,
 }
@@ -322,7 +324,7 @@ impl Cq {
         let (qpn, wr_id, send) = buried.iter().find_map(flush)?;
         let status = Err(WcError { status: wc::WR_FLUSH, cause: cause::FLUSHED });
         let opcode = if send { send_op::SEND } else { recv_op::RECV };
-        Some(Completion { wr_id, qpn, status, opcode, len: 0, imm: None, timestamp: 0 })
+        Some(Completion { wr_id, qpn, status, opcode, len: 0, imm: None, source: 0, timestamp: 0 })
     }
 
     fn take(&mut self) -> Option<Completion> {
@@ -362,8 +364,8 @@ impl Cq {
         }
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
         let imm = has_imm.then(|| (get(cqe::IMM) as u32).to_le_bytes());
-        let (len, timestamp) = (get(cqe::LENGTH) as u32, get(cqe::TIMESTAMP));
-        Some(Completion { wr_id, qpn, status, opcode, len, imm, timestamp })
+        let (len, source) = (get(cqe::LENGTH) as u32, get(cqe::SRC_QPN) as u32);
+        Some(Completion { wr_id, qpn, status, opcode, len, imm, source, timestamp: get(cqe::TIMESTAMP) })
     }
 }
 

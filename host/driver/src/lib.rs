@@ -17,6 +17,7 @@
 //! # Ok(()) }
 //! ```
 
+mod ah;
 pub mod bar;
 mod command;
 mod config;
@@ -37,6 +38,7 @@ pub mod registers;
 #[cfg(test)]
 mod testing;
 
+pub use ah::{AddressHandle, AddressVector, Destination};
 pub use cq::{Completion, Cq, Eq, Event, WcError};
 pub use device::{Device, Gid, Limits, OpenOptions, Port};
 pub use function::{Error, PciFunction, Result};

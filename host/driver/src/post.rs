@@ -1,12 +1,14 @@
 //! Posting sends: a batch of work requests, one doorbell.
 
+use crate::ah::Destination;
 use crate::function::{Error, Result};
 use crate::mr::{Remote, Sge};
-use crate::qp::{Body, Qp, Rts, put_sge};
+use crate::qp::{Body, Qp, Rts, Transport, put_sge};
 use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{
     MAX_INLINE, MAX_MESSAGE, MAX_SGE, MAX_WQE_BLOCKS, SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge,
 };
+use abi::table::qp_type;
 use bitflags::bitflags;
 
 bitflags! {
@@ -44,6 +46,10 @@ pub enum Operation {
     WriteImm(Remote, [u8; 4]),
     /// RDMA READ into the SGEs.
     Read(Remote),
+    /// SEND of a datagram.
+    SendTo(Destination),
+    /// SEND of a datagram with immediate data (wire bytes).
+    SendToImm(Destination, [u8; 4]),
 }
 
 /// A batch of work requests. They reach the device when [`Post::ring`] is called or the batch is dropped.
@@ -54,7 +60,7 @@ pub struct Post<'a> {
     direct: ([[u8; WQE_BLOCK]; DIRECT_BLOCKS], usize),
 }
 
-impl Qp<Rts> {
+impl<T: Transport> Qp<Rts, T> {
     /// Begins a batch.
     pub fn post(&mut self) -> Post<'_> {
         Post { body: &mut self.body, posted: 0, direct: ([[0; WQE_BLOCK]; DIRECT_BLOCKS], 0) }
@@ -66,12 +72,24 @@ impl Post<'_> {
     pub fn add(&mut self, wr_id: u64, operation: Operation, data: Data<'_>, flags: Flags) -> Result<()> {
         self.body.device.0.life.known()?;
         let mut wqe = [0; MAX_WQE_BLOCKS * WQE_BLOCK];
+        let datagram = matches!(operation, Operation::SendTo(_) | Operation::SendToImm(..));
+        let possible = match self.body.kind {
+            qp_type::UD => datagram,
+            qp_type::UC => !datagram && !matches!(operation, Operation::Read(_)),
+            _ => !datagram,
+        };
+        if !possible {
+            return Err(Error::new(format!("{operation:?} on a queue pair of another transport"))
+                .hint("datagrams are for UD, READs for reliable connections"));
+        }
         let (opcode, imm, remote) = match operation {
             Operation::Send => (send_op::SEND, None, None),
             Operation::SendImm(imm) => (send_op::SEND_IMM, Some(imm), None),
             Operation::Write(r) => (send_op::WRITE, None, Some(r)),
             Operation::WriteImm(r, imm) => (send_op::WRITE_IMM, Some(imm), Some(r)),
             Operation::Read(r) => (send_op::READ, None, Some(r)),
+            Operation::SendTo(to) => (send_op::SEND, None, Some(to.remote(self.body.qkey))),
+            Operation::SendToImm(to, imm) => (send_op::SEND_IMM, Some(imm), Some(to.remote(self.body.qkey))),
         };
         send_wqe::OPCODE.set(&mut wqe, opcode.into());
         send_wqe::SIGNALED.set(&mut wqe, flags.contains(Flags::SIGNALED).into());

@@ -2,6 +2,8 @@
 //!
 //! `Qp<Reset>` -> [`init`](Qp::init) -> `Qp<Init>` -> [`rtr`](Qp::rtr) -> `Qp<Rtr>` -> [`rts`](Qp::rts) -> `Qp<Rts>`. Receives can be posted
 //! from `Init` on, sends (see [`Post`](crate::Post)) in `Rts`.
+//!
+//! So for reliable connections. Unreliable ones and datagrams go the same way as `Qp<_, Uc>` and `Qp<_, Ud>`, each with what it needs on the way.
 
 use crate::bar::Doorbell;
 use crate::cq::{Cq, CqHandle};
@@ -10,7 +12,7 @@ use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::mr::{Access, Pd, Sge};
 use crate::posted::Posted;
-use abi::cmd::{attr, create_qp, head, modify_qp, op};
+use abi::cmd::{QKEY, attr, create_qp, head, modify_qp, op};
 use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
@@ -39,6 +41,25 @@ pub trait CanReceive: State {}
 impl CanReceive for Init {}
 impl CanReceive for Rtr {}
 impl CanReceive for Rts {}
+
+/// Transport of a QP, as a type.
+pub trait Transport {}
+macro_rules! transports {
+    ($($(#[doc = $doc:literal])* $t:ident),*) => { $($(#[doc = $doc])* #[derive(Clone, Copy, Debug)] pub struct $t; impl Transport for $t {})* };
+}
+transports! {
+    /// Reliable connection; also the raw queue pair.
+    Rc,
+    /// Unreliable connection: SENDs and WRITEs to one peer, complete when they have left. What the network loses is lost, a message at a time.
+    Uc,
+    /// Unreliable datagrams: SENDs of one packet to anybody, see [`AddressHandle`](crate::AddressHandle), complete when they have left.
+    Ud
+}
+
+/// Transports with one peer.
+pub trait Connected: Transport {}
+impl Connected for Rc {}
+impl Connected for Uc {}
 
 /// Sizes of a QP's queues.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +157,10 @@ pub(crate) struct Body {
     pub(crate) recv: Ring,
     pub(crate) shared: Arc<Posted>,
     pub(crate) direct: Vec<Doorbell>,
+    /// `qp_type`.
+    pub(crate) kind: u8,
+    /// UD: its own Q_Key.
+    pub(crate) qkey: u32,
     _pd: Pd,
     /// Of the sends, and of the receives.
     cqs: [Arc<CqHandle>; 2],
@@ -151,10 +176,10 @@ impl Drop for Body {
     }
 }
 
-/// A queue pair in state `S`.
-pub struct Qp<S: State> {
+/// A queue pair in state `S`, of transport `T`.
+pub struct Qp<S: State, T: Transport = Rc> {
     pub(crate) body: Box<Body>,
-    state: PhantomData<S>,
+    state: PhantomData<(S, T)>,
 }
 
 /// What QUERY_QP tells.
@@ -174,17 +199,27 @@ impl Pd {
         self.create(qp_type::RC, send_cq, recv_cq, sizes)
     }
 
+    /// Creates a queue pair of an unreliable connection in RESET.
+    pub fn create_uc_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset, Uc>> {
+        self.create(qp_type::UC, send_cq, recv_cq, sizes)
+    }
+
+    /// Creates a queue pair for datagrams in RESET. Its receives begin with [`UD_HEADER`](abi::queue::UD_HEADER) bytes for the IP header.
+    pub fn create_ud_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset, Ud>> {
+        self.create(qp_type::UD, send_cq, recv_cq, sizes)
+    }
+
     /// Creates the raw queue pair, of which there is one, ready: its SENDs are whole Ethernet frames without FCS, of 14 to 9,216
     /// bytes, and complete when they have left; its receives get the frames that [`Device::set_port`] lets through.
     pub fn create_raw_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Rts>> {
-        let qp = self.create(qp_type::RAW, send_cq, recv_cq, sizes)?;
+        let qp: Qp<Reset> = self.create(qp_type::RAW, send_cq, recv_cq, sizes)?;
         qp.modify(attr::PORT, qp_state::INIT, &[(modify_qp::PORT, 1)])?;
         qp.modify(0, qp_state::RTR, &[])?;
         qp.modify(0, qp_state::RTS, &[])?;
         Ok(qp.into_state())
     }
 
-    fn create(&self, kind: u8, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset>> {
+    fn create<T: Transport>(&self, kind: u8, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset, T>> {
         let device = &self.0.device;
         let log2 = |n: u32, what: &str| match n {
             1..=0x8000 => Ok(n.next_power_of_two().ilog2()),
@@ -218,6 +253,8 @@ impl Pd {
                 direct: (0..DIRECT_BLOCKS * WQE_BLOCK / 8)
                     .map(|i| device.doorbell(doorbell::DIRECT_WQE + 8 * i))
                     .collect(),
+                kind,
+                qkey: 0,
                 _pd: self.clone(),
                 cqs: [send_cq.handle.clone(), recv_cq.handle.clone()],
             }),
@@ -226,7 +263,7 @@ impl Pd {
     }
 }
 
-impl<S: State> Qp<S> {
+impl<S: State, T: Transport> Qp<S, T> {
     /// QP number.
     pub fn qpn(&self) -> u32 {
         self.body.qpn
@@ -254,7 +291,7 @@ impl<S: State> Qp<S> {
         d.execute(&c).map(drop)
     }
 
-    fn into_state<T: State>(self) -> Qp<T> {
+    fn into_state<N: State>(self) -> Qp<N, T> {
         Qp { body: self.body, state: PhantomData }
     }
 
@@ -264,9 +301,9 @@ impl<S: State> Qp<S> {
     }
 }
 
-impl Qp<Reset> {
+impl<T: Connected> Qp<Reset, T> {
     /// To INIT; `access` is what the peer may do.
-    pub fn init(self, access: Access) -> Result<Qp<Init>> {
+    pub fn init(self, access: Access) -> Result<Qp<Init, T>> {
         let mask = attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
         let access = u64::from(access.bits());
         self.modify(mask, qp_state::INIT, &[(modify_qp::PORT, 1), (modify_qp::ACCESS, access)])?;
@@ -274,9 +311,45 @@ impl Qp<Reset> {
     }
 }
 
+impl Qp<Reset, Ud> {
+    /// To INIT; datagrams that name this Q_Key are received.
+    pub fn init(mut self, qkey: u32) -> Result<Qp<Init, Ud>> {
+        let mask = attr::PKEY_INDEX | attr::PORT | attr::QKEY;
+        self.modify(mask, qp_state::INIT, &[(modify_qp::PORT, 1), (QKEY, qkey.into())])?;
+        self.body.qkey = qkey;
+        Ok(self.into_state())
+    }
+}
+
+impl Qp<Init, Ud> {
+    /// To RTR: datagrams are received from now on.
+    pub fn rtr(self) -> Result<Qp<Rtr, Ud>> {
+        self.modify(0, qp_state::RTR, &[])?;
+        Ok(self.into_state())
+    }
+}
+
 impl Qp<Init> {
     /// To RTR: packets of the peer are answered from now on.
     pub fn rtr(self, path: &Path) -> Result<Qp<Rtr>> {
+        let own = [
+            (modify_qp::MAX_DEST_READS, path.max_dest_reads.into()),
+            (modify_qp::MIN_RNR_TIMER, path.min_rnr_timer.into()),
+        ];
+        self.connect(path, attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER, &own)
+    }
+}
+
+impl Qp<Init, Uc> {
+    /// To RTR: packets of the peer are received from now on. What `path` says of READs and of the RNR timer means nothing here.
+    pub fn rtr(self, path: &Path) -> Result<Qp<Rtr, Uc>> {
+        self.connect(path, 0, &[])
+    }
+}
+
+impl<T: Connected> Qp<Init, T> {
+    /// To RTR with what the transport needs besides the path.
+    fn connect(self, path: &Path, own_mask: u32, own: &[(abi::Field, u64)]) -> Result<Qp<Rtr, T>> {
         let mtu = match path.mtu {
             256 | 512 | 1024 | 2048 | 4096 => path.mtu.ilog2() - 7,
             other => {
@@ -289,13 +362,10 @@ impl Qp<Init> {
         }
         let (low, high) = ip_words(path.ip);
         let mask = attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
-        let mask = mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
         let fields = [
             (modify_qp::PATH_MTU, mtu.into()),
             (modify_qp::DEST_QPN, path.qpn.into()),
             (modify_qp::RQ_PSN, path.psn.into()),
-            (modify_qp::MAX_DEST_READS, path.max_dest_reads.into()),
-            (modify_qp::MIN_RNR_TIMER, path.min_rnr_timer.into()),
             (modify_qp::GID, path.gid.into()),
             (modify_qp::TRAFFIC_CLASS, path.traffic_class.into()),
             (modify_qp::HOP_LIMIT, 64),
@@ -305,7 +375,7 @@ impl Qp<Init> {
             (modify_qp::DIP_LOW, low),
             (modify_qp::DIP_HIGH, high),
         ];
-        self.modify(mask, qp_state::RTR, &fields)?;
+        self.modify(mask | own_mask, qp_state::RTR, &[&fields, own].concat())?;
         Ok(self.into_state())
     }
 }
@@ -326,7 +396,28 @@ impl Qp<Rtr> {
     }
 }
 
-impl<S: CanReceive> Qp<S> {
+impl Qp<Rtr, Uc> {
+    /// To RTS: sends are sent from now on, from this PSN on.
+    pub fn rts(self, psn: u32) -> Result<Qp<Rts, Uc>> {
+        self.begin(psn)
+    }
+}
+
+impl Qp<Rtr, Ud> {
+    /// To RTS: sends are sent from now on, from this PSN on.
+    pub fn rts(self, psn: u32) -> Result<Qp<Rts, Ud>> {
+        self.begin(psn)
+    }
+}
+
+impl<T: Transport> Qp<Rtr, T> {
+    fn begin(self, psn: u32) -> Result<Qp<Rts, T>> {
+        self.modify(attr::SQ_PSN, qp_state::RTS, &[(modify_qp::SQ_PSN, psn.into())])?;
+        Ok(self.into_state())
+    }
+}
+
+impl<S: CanReceive, T: Transport> Qp<S, T> {
     /// Posts a receive. Errors: queue full, too many SGEs, device gone.
     pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         let body = &mut *self.body;
@@ -348,7 +439,7 @@ impl<S: CanReceive> Qp<S> {
     }
 }
 
-impl Qp<Rts> {
+impl<T: Transport> Qp<Rts, T> {
     /// The send queue has room for this many blocks.
     pub(crate) fn has_room(&self, blocks: u32) -> bool {
         self.body.send_room() >= blocks
