@@ -1,5 +1,6 @@
 //! Suites over the whole of Ferroce, and what they share.
 
+pub mod beside;
 pub mod conformance;
 
 use driver::qp::QpSizes;

@@ -8,6 +8,7 @@ use abi::{status::counter, wire::op};
 use driver::qp::{Qp, QpSizes, Rts};
 use driver::{Access, Data, Flags, Mr, Operation, Sge};
 use fabric::{Action, Match, Packet, Part};
+use ferroce_tests::beside::Beside;
 use nic::{Adversary, NS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -269,9 +270,11 @@ fn run(mix: &Mix) -> u64 {
     let flow = |i: usize, hosts: [usize; 2], dir: usize| Flow::new(&bed, hosts, mix.seed ^ (i * 2 + dir) as u64);
     let flows = mix.pairs.iter().enumerate().map(|(i, [a, b])| [flow(i, [*a, *b], 0), flow(i, [*b, *a], 1)]);
     let mut flows: Vec<[Flow; 2]> = flows.collect();
+    let mut beside = Beside::new(&bed, mix.pairs[0]);
     let (mut left, mut quiet) = (mix.operations, 0);
     loop {
-        let mut busy = left > 0;
+        beside.step(&mut rng, left > 0);
+        let mut busy = left > 0 || !beside.is_done();
         for (pair, both) in pairs.iter_mut().zip(&mut flows) {
             for (dir, f) in both.iter_mut().enumerate() {
                 if left > 0 && f.posted - f.completed < 12 && rng.random_bool(0.3) {
@@ -312,6 +315,11 @@ fn run(mix: &Mix) -> u64 {
         quiet += 1;
         assert!(quiet < 100_000, "seed {}: nothing completes any more", mix.seed);
         bed.relax();
+    }
+    let lost = mix.loss > 0.0;
+    for (posted, arrived) in beside.arrived() {
+        println!("{arrived} of {posted} messages arrived that nobody acknowledges");
+        assert!(arrived > posted / 4 && (lost || arrived <= posted), "seed {}: {arrived} of {posted}", mix.seed);
     }
     // A WRITE completes when the peer has taken it; it reaches the peer's memory a little later.
     (0..100).for_each(|_| bed.relax());

@@ -1,6 +1,7 @@
 //! Stock Soft-RoCE as a peer, from captures: as requester, and as responder. See `ferroce_tests::conformance::replay`.
 
 use ferroce_tests::conformance::replay::{Difference, Flow, flows};
+use ferroce_tests::conformance::replay_alone;
 use ferroce_tests::conformance::{setup, talk::Talk};
 use std::collections::BTreeSet;
 use testbed::{Setup, Solo};
@@ -41,4 +42,20 @@ fn captured_responders_are_asked_the_same() {
         all(&flows, Flow::answer).into_iter().eq([Difference::ReadWithoutAckReq]),
         "a difference that is not listed, or is gone"
     );
+}
+
+/// What the captured QPs of UD and UC sent arrives, and a NIC that sends the same sends it field by field.
+#[test]
+fn captured_datagrams_and_unreliable_messages_arrive_and_are_sent_the_same() {
+    let mut solos = [false, true].map(|ip6| Solo::new(&Setup { ip6, ..setup() }).unwrap());
+    let flows = replay_alone::flows();
+    assert!(flows.len() > 8 && flows.iter().map(replay_alone::Flow::messages).sum::<usize>() > 60);
+    for flow in flows {
+        for converse in [replay_alone::Flow::ask, replay_alone::Flow::answer] {
+            let mut t = Talk::new(&mut solos[usize::from(flow.ip6)], flow.terms);
+            converse(&flow, &mut t);
+            t.finish();
+        }
+        println!("{}: {} messages", flow.name, flow.messages());
+    }
 }

@@ -6,9 +6,11 @@ mod limits;
 mod reads;
 mod refusals;
 pub mod replay;
+pub mod replay_alone;
 mod requester;
 mod responder;
 pub mod talk;
+mod unreliable;
 
 use std::fmt::Write;
 use talk::{Talk, Terms};
@@ -64,6 +66,7 @@ pub const TABLES: &[Table] = &[
     Table { module: "limits", role: "The NIC as responder, at its limits", rows: limits::ROWS },
     Table { module: "requester", role: "The NIC as requester", rows: requester::ROWS },
     Table { module: "reads", role: "The NIC as requester of READs", rows: reads::ROWS },
+    Table { module: "unreliable", role: "Datagrams and unreliable connections", rows: unreliable::ROWS },
 ];
 
 /// What the rows run on: the core of 64 bits, which simulates fastest.
@@ -82,6 +85,8 @@ pub const WIDE: &[&str] = &[
     "a_read_takes_psns",
     "responses_of_wrong_length",
     "both_ask_at_once_over_a_lossy_path",
+    "a_datagram_is_one_packet",
+    "a_datagram_lands_behind_its_header",
 ];
 
 /// What stands before and behind [`page`] in `docs/conformance.md`.

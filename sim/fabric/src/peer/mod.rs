@@ -9,7 +9,7 @@ mod requester;
 mod responder;
 
 pub use message::{Operation, Request, ack, respond};
-pub use packet::{Aeth, Envelope, Packet, Reth, extensions, icrc, op, syndrome};
+pub use packet::{Aeth, Deth, Envelope, Packet, Reth, class, extensions, icrc, op, syndrome};
 pub use requester::Requester;
 pub use responder::{Received, Responder};
 

@@ -41,6 +41,13 @@ pub mod op {
     pub const ACK: u8 = 17;
 }
 
+/// Upper bits of the opcodes of unreliable connections and datagrams, whose lower bits are those of [`op`].
+pub mod class {
+    #![allow(missing_docs)]
+    pub const UC: u8 = 0x20;
+    pub const UD: u8 = 0x60;
+}
+
 /// AETH syndromes (IBTA 9.3).
 pub mod syndrome {
     /// ACK without credits.
@@ -66,6 +73,15 @@ pub struct Reth {
     pub rkey: u32,
     /// DMA length.
     pub len: u32,
+}
+
+/// Datagram extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deth {
+    /// Queue key.
+    pub qkey: u32,
+    /// Who sent it.
+    pub source: u32,
 }
 
 /// ACK extended transport header.
@@ -96,6 +112,7 @@ pub struct Packet {
     /// Seven reserved bits beside AckReq.
     pub reserved: u8,
     pub psn: u32,
+    pub deth: Option<Deth>,
     pub reth: Option<Reth>,
     pub aeth: Option<Aeth>,
     pub imm: Option<[u8; 4]>,
@@ -116,6 +133,7 @@ impl Default for Packet {
             ack_req: false,
             reserved: 0,
             psn: 0,
+            deth: None,
             reth: None,
             aeth: None,
             imm: None,
@@ -139,9 +157,10 @@ pub struct Envelope {
     pub checksum: bool,
 }
 
-/// Whether opcode has RETH, AETH and immediate data (IBTA 9.2).
+/// Whether opcode has RETH, AETH and immediate data (IBTA 9.2). Those of datagrams have a DETH as well.
 pub fn extensions(opcode: u8) -> (bool, bool, bool) {
     use op::*;
+    let opcode = if matches!(opcode & 0xe0, class::UC | class::UD) { opcode & 0x1f } else { opcode };
     (
         matches!(opcode, WRITE_FIRST | WRITE_ONLY | WRITE_ONLY_IMM | READ_REQUEST),
         matches!(opcode, RESPONSE_FIRST | RESPONSE_LAST | RESPONSE_ONLY | ACK),
@@ -166,6 +185,9 @@ impl Packet {
         b.extend(&self.qpn.to_be_bytes()[1..]);
         b.push(flag(self.ack_req, 7) | self.reserved & 0x7f);
         b.extend(&self.psn.to_be_bytes()[1..]);
+        if let Some(d) = self.deth {
+            b.extend([d.qkey.to_be_bytes(), d.source.to_be_bytes()].concat());
+        }
         if let Some(r) = self.reth {
             b.extend([&r.va.to_be_bytes()[..], &r.rkey.to_be_bytes(), &r.len.to_be_bytes()].concat());
         }
@@ -264,13 +286,14 @@ impl Packet {
     fn body(b: &[u8]) -> Result<Packet, String> {
         let word = |at: usize| u32::from_be_bytes(b[at..at + 4].try_into().expect("four bytes"));
         let (reth, aeth, imm) = extensions(b[0]);
-        let extended = 16 * usize::from(reth) + 4 * usize::from(aeth) + 4 * usize::from(imm);
+        let deth = b[0] & 0xe0 == class::UD;
+        let extended = 8 * usize::from(deth) + 16 * usize::from(reth) + 4 * usize::from(aeth) + 4 * usize::from(imm);
         let pad = usize::from(b[1] >> 4 & 3);
         let head = BTH + extended;
         ensure(b.len() >= head + pad, "shorter than its headers and pad")?;
         let (payload, fill) = b[head..].split_at(b.len() - head - pad);
         ensure(fill.iter().all(|b| *b == 0), "pad bytes that are not 0")?;
-        let after_reth = BTH + 16 * usize::from(reth);
+        let after_reth = BTH + 8 * usize::from(deth) + 16 * usize::from(reth);
         Ok(Packet {
             opcode: b[0],
             solicited: b[1] & 0x80 != 0,
@@ -283,6 +306,7 @@ impl Packet {
             ack_req: b[8] & 0x80 != 0,
             reserved: b[8] & 0x7f,
             psn: word(8) & 0xff_ffff,
+            deth: deth.then(|| Deth { qkey: word(BTH), source: word(BTH + 4) & 0xff_ffff }),
             reth: reth.then(|| Reth {
                 va: u64::from(word(BTH)) << 32 | u64::from(word(BTH + 4)),
                 rkey: word(BTH + 8),
@@ -441,9 +465,11 @@ mod tests {
 
     #[test]
     fn the_contract_has_the_same_extended_headers() {
-        for opcode in 0..=op::ACK {
+        let datagrams = [op::SEND_ONLY, op::SEND_ONLY_IMM].map(|low| class::UD | low);
+        for opcode in (0..=op::ACK).chain((0..=op::WRITE_ONLY_IMM).map(|low| class::UC | low)).chain(datagrams) {
             let info = abi::wire::op_info(opcode).expect("spoken");
             assert_eq!(extensions(opcode), (info.reth, info.aeth, info.imm), "{}", info.name);
+            assert_eq!(opcode & 0xe0 == class::UD, info.deth, "{}", info.name);
         }
     }
 }
