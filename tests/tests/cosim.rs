@@ -340,7 +340,7 @@ fn run(mix: &Mix) -> u64 {
             assert!(seen[0] > 0, "seed {}: no ACK of NIC {nic}", mix.seed);
         }
     }
-    drop((pairs, flows));
+    drop((pairs, flows, beside));
     for (host, maps) in bed.hosts.iter().zip(maps) {
         assert_eq!(host.device.dma_maps(), maps, "seed {}: maps of the IOMMU are left over", mix.seed);
     }
