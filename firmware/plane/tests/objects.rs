@@ -7,7 +7,7 @@ use abi::{
         answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, device, head, kind, list_owned,
         modify_qp as m, op, result::*, set_gid, set_multicast, set_port,
     },
-    table::{id, qp_address, qp_state::*, qp_type},
+    table::{id, qp_address, qp_state::*},
 };
 use kit::*;
 use plane::Load;
