@@ -1,6 +1,7 @@
 //! `ferroce bench loss`: how soon a lost packet is sent again, and what is left of the line rate.
 //!
-//! Goodput is held against what go-back-N can reach: of `W + 1` packet times that a loss costs, `W` is the turnaround measured here.
+//! Goodput is held against what go-back-N can reach: of `W + 1` packet times that a loss costs, `W` is the turnaround measured
+//! here, or the one that is asked if that is shorter: who is slow is not asked for less.
 
 use super::core::{Ask, Bench};
 use super::load::{Buffers, Kind, Load, run};
@@ -13,6 +14,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use testbed::{Connect, Setup, Testbed};
 
+/// The link, in Gb/s.
+const LINK: f64 = 100.0;
 /// A megabyte message.
 const MIB: usize = 1 << 20;
 /// Losses whose turnaround is measured, one at a time.
@@ -74,7 +77,7 @@ pub fn figures(b: &mut Bench) -> Result<()> {
                     continue;
                 }
                 let setup = b.setup();
-                let line = 100.0 * payload_limit(mtu.into(), false, false);
+                let line = LINK * payload_limit(mtu.into(), false, false);
                 let (value, share) = goodput(setup, lost, loss, way)?;
                 let reachable = match lost {
                     // The next one says the same.
@@ -90,10 +93,11 @@ pub fn figures(b: &mut Bench) -> Result<()> {
                             }
                         };
                         let packet = f64::from(mtu) * 8.0 / line * 1e-3;
-                        closed_form(share, turnaround / packet)
+                        closed_form(share, turnaround.min(rtt as f64 + OWN) / packet)
                     }
                 };
-                b.push(Figure::at_least(name, value, "Gb/s", line * reachable - MARGIN, Some(line)));
+                let limit = line * reachable;
+                b.push(Figure::at_least(name, value, "Gb/s", limit - LINK * MARGIN / 100.0, Some(limit)));
             }
         }
     }

@@ -9,8 +9,9 @@
 //!                                          ACK: it leaves
 //! ```
 //! A new READ of a QP that owes none is served *at once*, if the output is free and it is nobody else's turn. What is being judged by landing
-//! is announced (`soon`): its rows are read ahead if nothing else is to do, or while the intake before it ends if that is another QP's, and
-//! its intake begins at cycle 1. An intake takes 3 or 4 cycles, one more with a READ that is served at once or behind one of the same QP, an ACK 4, the first frame of a READ 7 and each further one of
+//! is announced (`soon`): its rows are read ahead if nothing else is to do, or in the last cycle of the intake or turn before it if that
+//! is another QP's, and its intake begins at cycle 1. An intake takes 3 or 4 cycles, one more with a READ that is served at once or
+//! behind one of the same QP, an ACK 4, the first frame of a READ 7 and each further one of
 //! the same turn (4 KiB) 2. Up to 4 intakes pass before a QP is served, so that ACKs coalesce under load.
 //!
 //! Per QP: the READ resources [head, tail) still to be answered, the next response PSN, and one ACK or NAK, the
@@ -105,7 +106,7 @@ pub struct Respond<const N: usize> {
     row_due: Reg<Bit>,
     /// The rows of `qp` are being read for what was announced.
     early: Reg<Bit>,
-    /// ... unless this is clear: they are those that are written now.
+    /// It is another QP than the one whose rows were to be written behind the read: what was read is good.
     other: DFF<Bit>,
     /// `debt` and `slots` are written to the rows of `qp` in this cycle.
     writes: Reg<Bit>,

@@ -72,7 +72,7 @@ pub struct Ingress<const W: usize> {
     pub table: TablePort,
     /// Frames that passed all checks, in the order of arrival.
     pub meta: Source<RxMeta>,
-    /// The QP that `meta` will name in the next cycle, if a RoCE frame passes at once. Raw frames are not announced.
+    /// The QP that `meta` will name in the next cycle, if a RoCE frame passes at once; a wrong ICRC shows later. Raw frames are not announced.
     pub soon: Signal<Out, Bits<24>>,
     pub soon_valid: Signal<Out, Bit>,
     pub buf_we: Signal<Out, Bit>,
