@@ -26,7 +26,7 @@
 
 use super::{
     frames::{Outcome, rows_of},
-    icrc::{Generator, MOST_LATENCY, generator_latency},
+    icrc::{GENERATOR_LATENCY, Generator},
     judge::{Claim, Held, Verdict},
     prepare::Prepared,
 };
@@ -191,9 +191,9 @@ pub struct Egress<const W: usize> {
     header: DFF<Bits<W>>,
     mask: DFF<Bits<W>>,
     generator: Generator<W>,
-    delayed: [Reg<Bit>; MOST_LATENCY],
-    delayed_plan: [DFF<Plan>; MOST_LATENCY],
-    delayed_data: [DFF<Bits<W>>; MOST_LATENCY],
+    delayed: [Reg<Bit>; GENERATOR_LATENCY],
+    delayed_plan: [DFF<Plan>; GENERATOR_LATENCY],
+    delayed_data: [DFF<Bits<W>>; GENERATOR_LATENCY],
     carry: DFF<Bits<16>>,
     beats: Fifo<Beat<W>>,
 }
@@ -301,11 +301,6 @@ fn beyond<const W: usize>(left: Bits<14>) -> Bits<14> {
 fn from_byte<const W: usize>(n: Bits<7>) -> Bits<W> {
     let ones: Bits<W> = !Bits::<W>::default();
     ones << cat!(10; n, bits::<3>(0))
-}
-
-impl<const W: usize> Egress<W> {
-    /// Stages of the delay line.
-    const LATENCY: usize = generator_latency(W);
 }
 
 impl<const W: usize> Logic for Egress<W> {
@@ -526,7 +521,7 @@ impl<const W: usize> Logic for Egress<W> {
             self.delayed_plan[0].d.next = plan;
             self.delayed_data[0].d.next = merged;
         }
-        for i in 1..Self::LATENCY {
+        for i in 1..GENERATOR_LATENCY {
             self.delayed[i].d.next = self.delayed[i - 1].q.val();
             if self.delayed[i - 1].q.val() {
                 self.delayed_plan[i].d.next = self.delayed_plan[i - 1].q.val();
@@ -535,10 +530,10 @@ impl<const W: usize> Logic for Egress<W> {
         }
 
         // Insert the ICRC. All headers but Ethernet's 14 bytes are multiples of 4, so it begins 2 bytes behind one.
-        let leaves = self.delayed[Self::LATENCY - 1].q.val();
-        let plan = self.delayed_plan[Self::LATENCY - 1].q.val();
+        let leaves = self.delayed[GENERATOR_LATENCY - 1].q.val();
+        let plan = self.delayed_plan[GENERATOR_LATENCY - 1].q.val();
         let icrc = self.generator.icrc.val();
-        let mut data = self.delayed_data[Self::LATENCY - 1].q.val();
+        let mut data = self.delayed_data[GENERATOR_LATENCY - 1].q.val();
         if leaves && plan.icrc {
             data = data | (icrc.cast::<W>() << cat!(10; plan.at.get_bits::<5>(2), bits::<5>(16)));
         }

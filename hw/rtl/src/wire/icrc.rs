@@ -6,14 +6,18 @@
 //! as an XOR to the first 4 bytes, so the state after the 8 bytes of ones goes onto the first 4 IP bytes; and zeros
 //! behind a partial last beat are undone, by a table of residues (check) or by inverse networks (generation).
 //!
+//! A fourth makes the loop through the state two levels of logic. States are polynomials over GF(2) modulo the CRC's, so a
+//! field of 2^32 elements, where a bit multiplies by x and a beat by x^W. W is a power of two, so to raise to W is linear,
+//! and (x r)^W = x^W r^W: if r is the W-th root of the state, a beat moves r as a bit moves the state. [`Crc`] holds the
+//! root; the networks before and behind it are linear anyway and include the change.
+//!
 //! ```text
 //! cycle       0     1     2     3       Crc: a beat a cycle, frames back to back
 //! data        B0    B1
 //! fold              f0    f1            64 or 128 to 32 bits, of each part of a beat
-//! state                   s0    s1      32 to 32 bits and the folds
+//! root                    r0    r1      a step and the folds
 //! done                          1
 //! ```
-//! A datapath of one part folds beat and state together, in the second cycle.
 //! No handshakes, so nothing here can wait.
 
 use hdl::prelude::*;
@@ -29,20 +33,42 @@ const PART: usize = 64;
 
 /// Cycles from a beat to the state behind it.
 pub const CRC_LATENCY: usize = 2;
-/// Cycles from a frame's last beat to its ICRC in a [`Generator`] of W bits, and in the slowest one.
-pub const fn generator_latency(w: usize) -> usize {
-    if w == PART { MOST_LATENCY } else { MOST_LATENCY - 1 }
+/// Cycles from a frame's last beat to its ICRC in a [`Generator`].
+pub const GENERATOR_LATENCY: usize = 5;
+
+/// The state after a zero bit.
+fn step(state: u32) -> u32 {
+    (state >> 1) ^ if state & 1 == 1 { POLYNOMIAL } else { 0 }
 }
-pub const MOST_LATENCY: usize = 6;
 
 /// The state after `bytes` zero bytes.
 pub fn forward(state: u32, bytes: usize) -> u32 {
-    (0..bytes * 8).fold(state, |s, _| (s >> 1) ^ if s & 1 == 1 { POLYNOMIAL } else { 0 })
+    (0..bytes * 8).fold(state, |s, _| step(s))
 }
 
 /// The state before `bytes` zero bytes.
 pub fn backward(state: u32, bytes: usize) -> u32 {
     (0..bytes * 8).fold(state, |s, _| ((s ^ if s >> 31 == 1 { POLYNOMIAL } else { 0 }) << 1) | s >> 31)
+}
+
+/// The map of a state to its power of 2^n, by columns. State bit 31 stands for 1, bit 31 - i for x^i.
+fn power(n: u32) -> [u32; 32] {
+    let square = std::array::from_fn(|bit| (0..2 * (31 - bit)).fold(1 << 31, |x, _| step(x)));
+    (0..n).fold(std::array::from_fn(|bit| 1 << bit), |map, _| map.map(|state| apply(&square, state)))
+}
+
+fn apply(map: &[u32; 32], state: u32) -> u32 {
+    (0..32).filter(|bit| state >> bit & 1 == 1).fold(0, |sum, bit| sum ^ map[bit])
+}
+
+/// The map of a root to the state whose W-th root it is.
+fn of_root<const W: usize>() -> [u32; 32] {
+    power(W.ilog2())
+}
+
+/// The map of a state to its W-th root: to the power of 2^32 every element of the field is itself.
+fn root_of<const W: usize>() -> [u32; 32] {
+    power(32 - W.ilog2())
 }
 
 /// The linear map whose column i is `columns[i]`, as one mask of input bits per output bit.
@@ -56,13 +82,12 @@ fn state_rows(f: impl Fn(u32) -> u32) -> Vec<Bits<32>> {
     rows(&(0..32).map(|i| f(1 << i)).collect::<Vec<_>>())
 }
 
-/// What a beat of W bits adds to the state behind it. Data bit i acts as state bit 0 with W-i bits to go.
+/// What a beat of W bits adds to the root behind it. Data bit i acts as state bit 0 with W-i bits to go.
 fn beat_rows<const W: usize>() -> Vec<Bits<W>> {
-    let mut columns = vec![0; W];
-    let mut state = 1;
+    let (root, mut columns, mut state) = (root_of::<W>(), vec![0; W], 1);
     for column in columns.iter_mut().rev() {
-        state = (state >> 1) ^ if state & 1 == 1 { POLYNOMIAL } else { 0 };
-        *column = state;
+        state = step(state);
+        *column = apply(&root, state);
     }
     rows(&columns)
 }
@@ -72,7 +97,7 @@ fn part_of<const W: usize>(beat: Bits<W>, i: usize) -> Bits<PART> {
     (0..PART).fold(Bits::default(), |part, j| part.replace_bit(j, beat.get_bit(PART * i + j)))
 }
 
-/// Parts that are folded into one register: as many as leave the second cycle, the loop through the state, few to add.
+/// Parts that are folded into one register: as many as leave the second cycle, the loop through the root, few to add.
 fn parts_together(width: usize) -> usize {
     if width >= 4 * PART { 2 } else { 1 }
 }
@@ -88,20 +113,18 @@ pub struct Crc<const W: usize> {
     pub first: Signal<In, Bit>,
     /// `done` comes `CRC_LATENCY` cycles later.
     pub last: Signal<In, Bit>,
-    /// State after the last beat; stays until the next beat has passed.
-    pub state: Signal<Out, Bits<32>>,
+    /// W-th root of the state after the last beat; stays until the next beat has passed.
+    pub root: Signal<Out, Bits<32>>,
     pub done: Signal<Out, Bit>,
     /// Of each part of the beat, or two of them; they add up.
     fold: [DFF<Bits<32>>; 4],
-    /// The beat itself, where it is one part.
-    beat: DFF<Bits<W>>,
     fold_valid: Reg<Bit>,
     fold_first: DFF<Bit>,
     fold_last: DFF<Bit>,
     sum: DFF<Bits<32>>,
     sum_last: Reg<Bit>,
     _beat: Hidden<Vec<Bits<W>>>,
-    _advance: Hidden<Vec<Bits<32>>>,
+    _step: Hidden<Vec<Bits<32>>>,
 }
 
 impl<const W: usize> Default for Crc<W> {
@@ -113,17 +136,16 @@ impl<const W: usize> Default for Crc<W> {
             valid: Default::default(),
             first: Default::default(),
             last: Default::default(),
-            state: Default::default(),
+            root: Default::default(),
             done: Default::default(),
             fold: Default::default(),
-            beat: Default::default(),
             fold_valid: Default::default(),
             fold_first: Default::default(),
             fold_last: Default::default(),
             sum: Default::default(),
             sum_last: Default::default(),
             _beat: Hidden(beat_rows()),
-            _advance: Hidden(state_rows(|s| forward(s, W / 8))),
+            _step: Hidden(state_rows(step)),
         }
     }
 }
@@ -132,24 +154,20 @@ impl<const W: usize> Logic for Crc<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, fold_valid, sum_last);
-        dff_setup!(self, clock, fold, beat, fold_first, fold_last, sum);
+        dff_setup!(self, clock, fold, fold_first, fold_last, sum);
         self.fold_valid.d.next = self.valid.val();
         if self.valid.val() {
-            if elab!(W == PART) {
-                self.beat.d.next = self.data.val();
-            } else {
-                for i in 0..W / PART / elab!(parts_together(W)) {
-                    let mut fold: Bits<32> = 0.into();
-                    for j in 0..elab!(parts_together(W)) {
-                        let at = elab!(parts_together(W)) * i + j;
-                        let part = self.data.val().get_bits::<PART>(PART * at);
-                        for k in 0..32 {
-                            let bit = (part & elab!(part_of(self._beat.0[k], at))).xor();
-                            fold = fold.replace_bit(k, fold.get_bit(k) ^ bit);
-                        }
+            for i in 0..W / PART / elab!(parts_together(W)) {
+                let mut fold: Bits<32> = 0.into();
+                for j in 0..elab!(parts_together(W)) {
+                    let at = elab!(parts_together(W)) * i + j;
+                    let part = self.data.val().get_bits::<PART>(PART * at);
+                    for k in 0..32 {
+                        let bit = (part & elab!(part_of(self._beat.0[k], at))).xor();
+                        fold = fold.replace_bit(k, fold.get_bit(k) ^ bit);
                     }
-                    self.fold[i].d.next = fold;
                 }
+                self.fold[i].d.next = fold;
             }
             self.fold_first.d.next = self.first.val();
             self.fold_last.d.next = self.last.val();
@@ -157,45 +175,36 @@ impl<const W: usize> Logic for Crc<W> {
         self.sum_last.d.next = self.fold_valid.q.val() && self.fold_last.q.val();
         if self.fold_valid.q.val() {
             let mut sum: Bits<32> = 0.into();
-            let first = self.fold_first.q.val();
-            if elab!(W == PART) {
-                // The state acts as the first bits of data do.
-                let before: Bits<32> = if first { 0.into() } else { self.sum.q.val() };
-                let both = self.beat.q.val() ^ before.cast::<W>();
+            if !self.fold_first.q.val() {
                 for k in 0..32 {
-                    sum = sum.replace_bit(k, (both & elab!(self._beat.0[k])).xor());
+                    sum = sum.replace_bit(k, (self.sum.q.val() & elab!(self._step.0[k])).xor());
                 }
-            } else {
-                if !first {
-                    for k in 0..32 {
-                        sum = sum.replace_bit(k, (self.sum.q.val() & elab!(self._advance.0[k])).xor());
-                    }
-                }
-                for i in 0..W / PART / elab!(parts_together(W)) {
-                    sum ^= self.fold[i].q.val();
-                }
+            }
+            for i in 0..W / PART / elab!(parts_together(W)) {
+                sum ^= self.fold[i].q.val();
             }
             self.sum.d.next = sum;
         }
-        self.state.next = self.sum.q.val();
+        self.root.next = self.sum.q.val();
         self.done.next = self.sum_last.q.val();
     }
 }
 
-/// The state behind a good frame with its ICRC and `pad` zero bytes.
+/// The W-th root of the state behind a good frame with its ICRC and `pad` zero bytes.
 #[hdl_fn]
-pub fn residue(pad: Bits<6>) -> Bits<32> {
+pub fn residue<const W: usize>(pad: Bits<6>) -> Bits<32> {
     let mut want: Bits<32> = 0.into();
     for k in 0..32 {
-        let column: Bits<64> = elab!(residue_bit(k));
+        let column: Bits<64> = elab!(residue_bit::<W>(k));
         want = want.replace_bit(k, column.get_bit(pad.index()));
     }
     want
 }
 
 /// Bit `k` of the residue by the zero bytes behind the frame: a LUT.
-fn residue_bit(k: usize) -> Bits<64> {
-    bits::<64>((0..64).fold(0, |all, pad| all | u64::from(forward(RESIDUE, pad) >> k & 1) << pad))
+fn residue_bit<const W: usize>(k: usize) -> Bits<64> {
+    let root = root_of::<W>();
+    bits::<64>((0..64).fold(0, |all, pad| all | u64::from(apply(&root, forward(RESIDUE, pad)) >> k & 1) << pad))
 }
 
 /// For beat `number` (15: that or later) of a frame with or without VLAN tag: the bytes that are kept, the bytes that
@@ -262,7 +271,7 @@ pub struct Generator<const W: usize> {
     pub tagged: Signal<In, Bit>,
     /// It is IPv6.
     pub ip6: Signal<In, Bit>,
-    /// The ICRC, its first wire byte in bits 7:0, [`generator_latency`] cycles after the last beat.
+    /// The ICRC, its first wire byte in bits 7:0, [`GENERATOR_LATENCY`] cycles after the last beat.
     pub icrc: Signal<Out, Bits<32>>,
     /// `icrc` is that of a frame, in this cycle only.
     pub done: Signal<Out, Bit>,
@@ -275,9 +284,7 @@ pub struct Generator<const W: usize> {
     pad: [DFF<Bits<6>>; 4],
     crc: Crc<W>,
     state: [DFF<Bits<32>>; 2],
-    ready: [Reg<Bit>; 3],
-    /// Pairs of zero bytes that are still to be undone, where that is done one by one.
-    pairs: Reg<Bits<2>>,
+    ready: [Reg<Bit>; 2],
     _odd: Hidden<Vec<Vec<Bits<32>>>>,
     _undo: Hidden<Vec<Vec<Bits<32>>>>,
 }
@@ -304,8 +311,9 @@ impl<const W: usize> Default for Generator<W> {
             crc: Default::default(),
             state: Default::default(),
             ready: Default::default(),
-            pairs: Default::default(),
-            _odd: Hidden((0..4).map(|n| state_rows(|s| backward(s, 4 * n + 2))).collect()),
+            _odd: Hidden(
+                (0..4).map(|n| state_rows(|root| backward(apply(&of_root::<W>(), root), 4 * n + 2))).collect(),
+            ),
             _undo: Hidden((0..4).map(|n| state_rows(|s| backward(s, 16 * n))).collect()),
         }
     }
@@ -314,7 +322,7 @@ impl<const W: usize> Default for Generator<W> {
 impl<const W: usize> Logic for Generator<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, number, masked_valid, ready, pairs);
+        regs!(self, clock, rst, number, masked_valid, ready);
         dff_setup!(self, clock, masked, masked_first, masked_last, pad, state);
         clock_reset!(self, clock, rst, crc);
 
@@ -342,58 +350,39 @@ impl<const W: usize> Logic for Generator<W> {
 
         self.ready[0].d.next = self.crc.done.val();
         self.ready[1].d.next = self.ready[0].q.val();
-        self.ready[2].d.next = self.ready[1].q.val();
-        let ended = self.crc.state.val();
+        let ended = self.crc.root.val();
         let pad = self.pad[CRC_LATENCY].q.val();
-        if elab!(W == PART) {
-            // Undo the padding: 2 bytes, and in the two cycles behind 2 more each if it is 6. No frame ends so soon after another.
-            let ends = self.crc.done.val();
-            let pairs = self.pairs.q.val();
-            let from = if ends { ended } else { self.state[0].q.val() };
-            let mut undone: Bits<32> = 0.into();
-            for j in 0..32 {
-                undone = undone.replace_bit(j, (from & elab!(self._odd.0[0][j])).xor());
-            }
-            if ends || pairs.any() {
-                self.state[0].d.next = undone;
-                let more: Bits<2> = if pad.get_bit(2) { 2.into() } else { 0.into() };
-                self.pairs.d.next = if ends { more } else { pairs - 1 };
-            }
-            self.icrc.next = !self.state[0].q.val();
-            self.done.next = self.ready[2].q.val();
-        } else {
-            // Undo the padding: 2, 6, 10 or 14 bytes, then 0, 16, 32 or 48; one network for each, so that none stands behind another.
-            let mut state: Bits<32> = 0.into();
-            for n in 0..4 {
-                if 4 * n + 2 < W / 8 {
-                    let mut undone: Bits<32> = 0.into();
-                    for j in 0..32 {
-                        undone = undone.replace_bit(j, (ended & elab!(self._odd.0[n][j])).xor());
-                    }
-                    if pad.get_bits::<2>(2) == n as u64 {
-                        state = undone;
-                    }
+        // Undo the padding: 2, 6, 10 or 14 bytes, then 0, 16, 32 or 48; one network for each, so that none stands behind another.
+        let mut state: Bits<32> = 0.into();
+        for n in 0..4 {
+            if 4 * n + 2 < W / 8 {
+                let mut undone: Bits<32> = 0.into();
+                for j in 0..32 {
+                    undone = undone.replace_bit(j, (ended & elab!(self._odd.0[n][j])).xor());
+                }
+                if pad.get_bits::<2>(2) == n as u64 {
+                    state = undone;
                 }
             }
-            self.state[0].d.next = state;
-            let ended = self.state[0].q.val();
-            let pad = self.pad[CRC_LATENCY + 1].q.val();
-            let mut state = ended;
-            for n in 1..4 {
-                if 16 * n < W / 8 {
-                    let mut undone: Bits<32> = 0.into();
-                    for j in 0..32 {
-                        undone = undone.replace_bit(j, (ended & elab!(self._undo.0[n][j])).xor());
-                    }
-                    if pad.get_bits::<2>(4) == n as u64 {
-                        state = undone;
-                    }
-                }
-            }
-            self.state[1].d.next = state;
-            self.icrc.next = !self.state[1].q.val();
-            self.done.next = self.ready[1].q.val();
         }
+        self.state[0].d.next = state;
+        let ended = self.state[0].q.val();
+        let pad = self.pad[CRC_LATENCY + 1].q.val();
+        let mut state = ended;
+        for n in 1..4 {
+            if 16 * n < W / 8 {
+                let mut undone: Bits<32> = 0.into();
+                for j in 0..32 {
+                    undone = undone.replace_bit(j, (ended & elab!(self._undo.0[n][j])).xor());
+                }
+                if pad.get_bits::<2>(4) == n as u64 {
+                    state = undone;
+                }
+            }
+        }
+        self.state[1].d.next = state;
+        self.icrc.next = !self.state[1].q.val();
+        self.done.next = self.ready[1].q.val();
     }
 }
 
@@ -419,6 +408,23 @@ mod tests {
         for n in 0..64 {
             assert_eq!(backward(forward(0x1234_5678, n), n), 0x1234_5678);
         }
+    }
+
+    /// A beat moves the root as a bit moves the state.
+    fn roots<const W: usize>() {
+        for state in [1, 0x8000_0000, START, RESIDUE] {
+            let root = apply(&root_of::<W>(), state);
+            assert_eq!(apply(&of_root::<W>(), root), state);
+            assert_eq!(apply(&of_root::<W>(), step(root)), forward(state, W / 8));
+        }
+    }
+
+    #[test]
+    fn a_beat_moves_the_root_as_a_bit_the_state() {
+        roots::<64>();
+        roots::<128>();
+        roots::<256>();
+        roots::<512>();
     }
 
     /// Frames without ICRC through the generator.
@@ -455,7 +461,7 @@ mod tests {
                 m.set("bytes", chunk.len() as u64);
                 m.set("last", u64::from(i + 1 == count));
                 if i + 1 == count {
-                    want.push_back((m.cycle() + generator_latency(W) as u64, icrc_of(frame)));
+                    want.push_back((m.cycle() + GENERATOR_LATENCY as u64, icrc_of(frame)));
                 }
                 m.tick();
                 check(&m, &mut want, &mut got);

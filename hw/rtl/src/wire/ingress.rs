@@ -449,12 +449,12 @@ impl<const W: usize> Logic for Ingress<W> {
             self.pad[0].d.next = (bits::<6>(0) - place.rest) & (W as u64 / 8 - 1);
         }
         self.pad[1].d.next = self.pad[0].q.val();
-        self.want.d.next = residue(self.pad[1].q.val());
+        self.want.d.next = residue::<W>(self.pad[1].q.val());
         self.crc.data.next = self.masked.q.val();
         self.crc.valid.next = self.live.q.val();
         self.crc.first.next = self.first.q.val();
         self.crc.last.next = false;
-        let good = self.crc.state.val() == self.want.q.val();
+        let good = self.crc.root.val() == self.want.q.val();
 
         // The sum of 16-bit words is the same in both byte orders, but for the order of its bytes.
         self.sum_valid[0].d.next = self.live.q.val();
