@@ -245,6 +245,101 @@ block! { Async
     }
 }
 
+block! { WildInsideAPattern
+    fn update(&mut self) {
+        self.o.next = match self.a.val() { 1 | _ => bits::<8>(1), _ => bits::<8>(2) };
+    }
+}
+block! { NestedTupleLet
+    fn update(&mut self) {
+        let (x, (y, z)) = split(self.a.val()); self.o.next = x;
+    }
+}
+block! { LinkInAnExpression
+    fn update(&mut self) {
+        self.o.next = { clock_reset!(self, clock, c, r); Source::link(&mut self.a, &mut self.o); self.a.val() };
+    }
+}
+block! { CompoundAssignmentOfASignal
+    fn update(&mut self) {
+        self.o.next += self.a.val();
+    }
+}
+block! { SetBitsWithoutNext
+    fn update(&mut self) {
+        self.o.set_bits::<2>(0, bits::<2>(1)); self.o.next = self.a.val();
+    }
+}
+block! { NextOfAVariable
+    fn update(&mut self) {
+        let mut x = self.a.val(); x.next = self.a.val(); self.o.next = x;
+    }
+}
+block! { TupleField
+    fn update(&mut self) {
+        self.p.next.0 = self.a.val(); self.o.next = self.a.val();
+    }
+}
+block! { AssignmentToACall
+    fn update(&mut self) {
+        f() = self.a.val(); self.o.next = self.a.val();
+    }
+}
+block! { SetupOfAValue
+    fn update(&mut self) {
+        dff_setup!(self, clock, a + 1); self.o.next = self.a.val();
+    }
+}
+block! { AssignmentAsValue
+    fn update(&mut self) {
+        let mut x = self.a.val(); self.o.next = (x = self.a.val());
+    }
+}
+block! { CompoundAssignmentAsValue
+    fn update(&mut self) {
+        let mut x = self.a.val(); self.o.next = (x += 1);
+    }
+}
+block! { ValOfAVariable
+    fn update(&mut self) {
+        let x = self.a.val(); self.o.next = x.val();
+    }
+}
+block! { CallOfAValue
+    fn update(&mut self) {
+        self.o.next = (self.arr[0].val())(1);
+    }
+}
+block! { NumberedField
+    fn update(&mut self) {
+        self.p.next = P { 0: self.a.val(), y: self.a.val() }; self.o.next = self.a.val();
+    }
+}
+block! { JumpInAValue
+    fn update(&mut self) {
+        self.o.next = if self.c.val() { return } else { self.a.val() };
+    }
+}
+#[hdl_fn(fast)]
+fn function_with_arguments(x: Bits<8>) -> Bits<8> {
+    x
+}
+#[derive(Copy, Clone, Debug, PartialEq, LogicState)]
+struct NoEnum {
+    x: Bits<3>,
+}
+impl P {
+    #[hdl_fn]
+    fn method(self) -> Bits<8> {
+        self.x
+    }
+}
+struct WithArguments;
+impl WithArguments {
+    #[kernel(fast)]
+    fn update(&mut self) {}
+}
+
 #[hdl_fn]
 fn no_result(x: Bits<8>) {}
 #[hdl_fn]
