@@ -34,6 +34,7 @@ mod neighbour;
 mod post;
 mod posted;
 pub mod qp;
+mod receive;
 pub mod registers;
 #[cfg(test)]
 mod testing;
@@ -46,3 +47,4 @@ pub use mr::{Access, Mr, Pd, Remote, Sge, Translation};
 pub use neighbour::{Network, NetworkOptions};
 pub use post::{Data, Flags, Operation, Post};
 pub use qp::Qp;
+pub use receive::PostRecv;

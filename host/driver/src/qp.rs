@@ -14,7 +14,7 @@ use crate::mr::{Access, Pd, Sge};
 use crate::posted::Posted;
 use abi::cmd::{QKEY, attr, create_qp, head, modify_qp, op};
 use abi::queue::doorbell::DIRECT_BLOCKS;
-use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
+use abi::queue::{WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
 use std::marker::PhantomData;
 use std::net::IpAddr;
@@ -135,7 +135,7 @@ impl Ring {
         self.producer = self.producer.wrapping_add(1);
     }
 
-    fn free(&self, consumer: u16) -> u32 {
+    pub(crate) fn free(&self, consumer: u16) -> u32 {
         // A device that completes what was not posted makes no room.
         (1u32 << self.log2).saturating_sub(self.producer.wrapping_sub(consumer).into())
     }
@@ -414,28 +414,6 @@ impl<T: Transport> Qp<Rtr, T> {
     fn begin(self, psn: u32) -> Result<Qp<Rts, T>> {
         self.modify(attr::SQ_PSN, qp_state::RTS, &[(modify_qp::SQ_PSN, psn.into())])?;
         Ok(self.into_state())
-    }
-}
-
-impl<S: CanReceive, T: Transport> Qp<S, T> {
-    /// Posts a receive. Errors: queue full, too many SGEs, device gone.
-    pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
-        let body = &mut *self.body;
-        body.device.0.life.known()?;
-        if sges.len() > MAX_SGE {
-            return Err(Error::new(format!("{} SGEs in a receive", sges.len())).hint(format!("at most {MAX_SGE}")));
-        }
-        if body.recv.free(body.shared.recv.consumer()) == 0 {
-            return Err(Error::new("the receive queue is full").hint("poll the completion queue first"));
-        }
-        let mut block = [0; WQE_BLOCK];
-        for (s, at) in sges.iter().zip((0..).step_by(sge::BYTES)) {
-            put_sge(&mut block, at, s);
-        }
-        body.recv.push(&block);
-        body.shared.recv.post(wr_id, 1);
-        body.recv.ring();
-        Ok(())
     }
 }
 

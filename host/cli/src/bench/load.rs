@@ -164,8 +164,9 @@ impl Flow<'_> {
             if !load.both {
                 self.receives -= self.to.cq.poll().count();
             }
-            while self.receives < 64 {
-                self.to.qp.post_recv(0, &[remote.sge(load.offset, load.len)])?;
+            let mut batch = self.to.qp.post_recvs();
+            while self.receives < load.depth.max(64) {
+                batch.add(0, &[remote.sge(load.offset, load.len)])?;
                 self.receives += 1;
             }
         }

@@ -1,0 +1,54 @@
+//! Posting receives: one, or a batch with one doorbell.
+
+use crate::function::{Error, Result};
+use crate::mr::Sge;
+use crate::qp::{Body, CanReceive, Qp, Transport, put_sge};
+use abi::queue::{MAX_SGE, WQE_BLOCK, sge};
+
+/// A batch of receives. They reach the device when the batch is dropped.
+pub struct PostRecv<'a> {
+    body: &'a mut Body,
+    posted: u32,
+}
+
+impl<S: CanReceive, T: Transport> Qp<S, T> {
+    /// Posts a receive. Errors: queue full, too many SGEs, device gone.
+    pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        self.post_recvs().add(wr_id, sges)
+    }
+
+    /// Begins a batch of receives.
+    pub fn post_recvs(&mut self) -> PostRecv<'_> {
+        PostRecv { body: &mut self.body, posted: 0 }
+    }
+}
+
+impl PostRecv<'_> {
+    /// Adds a receive into `sges`, at most [`MAX_SGE`]. Errors change nothing: queue full, too many SGEs, device gone.
+    pub fn add(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        let body = &mut *self.body;
+        body.device.0.life.known()?;
+        if sges.len() > MAX_SGE {
+            return Err(Error::new(format!("{} SGEs in a receive", sges.len())).hint(format!("at most {MAX_SGE}")));
+        }
+        if body.recv.free(body.shared.recv.consumer()) == 0 {
+            return Err(Error::new("the receive queue is full").hint("poll the completion queue first"));
+        }
+        let mut block = [0; WQE_BLOCK];
+        for (s, at) in sges.iter().zip((0..).step_by(sge::BYTES)) {
+            put_sge(&mut block, at, s);
+        }
+        body.recv.push(&block);
+        body.shared.recv.post(wr_id, 1);
+        self.posted += 1;
+        Ok(())
+    }
+}
+
+impl Drop for PostRecv<'_> {
+    fn drop(&mut self) {
+        if self.posted > 0 && !self.body.device.0.life.is_over() {
+            self.body.recv.ring();
+        }
+    }
+}
