@@ -1,17 +1,14 @@
 //! A simulated NIC as a PCIe function, for the driver in this process. Driver and simulation share one timeline: a read of a
 //! register, and `relax` in the driver's wait loops, advance it.
 
-use crate::net::Fabric;
+use crate::net::{Fabric, Shared};
 use crate::together::advance;
 use driver::function::{BarInfo, DmaLimits, DmaMap, Error, Mapping, PciFunction, Result};
 use nic::{BarRequest, ConfigSpace};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-/// The fabric, shared by the functions of its NICs and by whoever watches it.
-pub type Shared = Arc<Mutex<Fabric>>;
+use std::sync::{Mutex, MutexGuard};
 
 /// Offset of the command register.
 const COMMAND: u16 = 0x04;

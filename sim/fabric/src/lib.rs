@@ -15,8 +15,8 @@ mod together;
 
 pub use capture::Capture;
 pub use fault::{Action, Fired, Match, Part, Rule, Rules};
-pub use function::{Shared, SimFunction};
-pub use net::{Fabric, FrameTap, Link};
+pub use function::SimFunction;
+pub use net::{Fabric, FrameTap, Link, Shared};
 pub use packet::Packet;
 pub use rules_file::{RulesError, parse_rules};
 pub use together::together;

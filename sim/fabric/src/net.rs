@@ -7,6 +7,7 @@ use crate::fault::{Action, Fired, Rules};
 use nic::{Frame, Fs, NS, Nic};
 use std::collections::HashMap;
 use std::io;
+use std::sync::{Arc, Mutex};
 
 /// A cable between two stations: NICs, or a NIC and a socket.
 pub struct Link {
@@ -53,6 +54,9 @@ const HERE: &str = "NICs are with their workers only within a window";
 
 /// Frames on their way to a station, in order of arrival, with their numbers in the capture.
 type Inbox = Vec<(Frame, Option<u64>)>;
+
+/// The fabric, shared by the functions of its NICs and by whoever watches it.
+pub type Shared = Arc<Mutex<Fabric>>;
 
 /// NICs on one timeline.
 pub struct Fabric {

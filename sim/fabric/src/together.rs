@@ -1,7 +1,7 @@
 //! Several hosts' programs on one timeline. Each runs on a thread of its own, but only one at a time, in turn; time passes when
 //! all of them wait for their devices. So the result does not depend on the machine's scheduler.
 
-use crate::function::Shared;
+use crate::net::Shared;
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 

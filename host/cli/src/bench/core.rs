@@ -1,35 +1,19 @@
 //! `ferroce bench core`: the figures of the NIC core, in cycles at 250 MHz, exact and repeatable.
 
 use super::load::{Buffers, Kind, Load, Meter, Reached, run};
-use super::{Board, Figure, Run, latency};
+use super::measure::Ask::{AtLeast, AtMost};
+use super::measure::Bench;
+use super::{Figure, Run, latency};
 use crate::report::payload_limit;
 use anyhow::Result;
 use driver::qp::QpSizes;
 use driver::{Access, Translation};
 use fabric::{Action, Match};
-use nic::{NS, PcieProfile};
 use std::time::Instant;
 use testbed::{Connect, Setup, Testbed};
 
 /// A megabyte message.
 const MIB: usize = 1 << 20;
-
-/// What a figure should be: its bar, and the value that no implementation can pass.
-#[derive(Clone, Copy)]
-pub enum Ask {
-    AtLeast(f64, Option<f64>),
-    AtMost(f64, Option<f64>),
-}
-use Ask::{AtLeast, AtMost};
-
-/// The figures so far, and how they are measured.
-pub struct Bench {
-    setup: Setup,
-    /// The same with a board's MAC, for the column beside.
-    board: Option<Setup>,
-    only: String,
-    figures: Vec<Figure>,
-}
 
 /// All figures of the core; `stages` shows where the time of a message goes.
 pub fn figures(b: &mut Bench, stages: bool) -> Result<()> {
@@ -43,65 +27,6 @@ pub fn figures(b: &mut Bench, stages: bool) -> Result<()> {
 }
 
 impl Bench {
-    /// Measures the figures whose name contains `only`.
-    pub fn new(gen4: bool, board: Board, only: &str) -> Self {
-        let mut setup = Setup::default();
-        if gen4 {
-            setup.nic.pcie = PcieProfile::gen4x16();
-        }
-        let mut slower = setup.clone();
-        slower.nic.mac_latency = 250 * NS;
-        let (setup, board) = match board {
-            Board::Only => (slower, None),
-            Board::Beside => (setup, Some(slower)),
-            Board::Without => (setup, None),
-        };
-        Bench { setup, board, only: only.into(), figures: Vec::new() }
-    }
-
-    /// The figures that were measured.
-    pub fn done(self) -> Vec<Figure> {
-        self.figures
-    }
-
-    /// Whether a figure of this name is wanted.
-    pub fn wants(&self, name: &str) -> bool {
-        name.contains(&self.only)
-    }
-
-    /// What to measure on.
-    pub fn setup(&self) -> &Setup {
-        &self.setup
-    }
-
-    /// Adds a figure.
-    pub fn push(&mut self, figure: Figure) {
-        eprintln!("{}: {:.2} {}", figure.figure, figure.value, figure.unit);
-        self.figures.push(figure);
-    }
-
-    /// Measures a figure if it is wanted, on the board as well if that is.
-    pub fn measure(
-        &mut self,
-        name: &str,
-        unit: &'static str,
-        ask: Ask,
-        run: impl Fn(&Setup) -> Result<Run>,
-    ) -> Result<()> {
-        if !self.wants(name) {
-            return Ok(());
-        }
-        let r = run(&self.setup)?;
-        let mut f = match ask {
-            AtLeast(bar, limit) => Figure::at_least(name, r.value, unit, bar, limit),
-            AtMost(bar, limit) => Figure::at_most(name, r.value, unit, bar, limit),
-        };
-        f.pcie = r.pcie;
-        f.board = self.board.as_ref().map(run).transpose()?.map(|r| r.value);
-        self.push(f);
-        Ok(())
-    }
-
     fn gbps(&mut self, name: &str, mtu: u32, qps: usize, load: Load, bar: f64) -> Result<()> {
         let limit = Some(100.0 * payload_limit(mtu.into(), false, false));
         self.measure(name, "Gb/s", AtLeast(bar, limit), |s| Ok(reached(s, mtu, qps, &load)?.bandwidth()))

@@ -1,8 +1,8 @@
 //! Latencies of an idle system, and where their cycles go.
 
 use super::Run;
-use super::core::{Ask, Bench};
 use super::load::Meter;
+use super::measure::{Ask, Bench};
 use crate::report::quantile;
 use anyhow::Result;
 use driver::{Access, Data, Flags, Operation};

@@ -3,8 +3,8 @@
 //! Goodput is held against what go-back-N can reach: of `W + 1` packet times that a loss costs, `W` is the turnaround measured
 //! here, or the one that is asked if that is shorter: who is slow is not asked for less.
 
-use super::core::{Ask, Bench};
 use super::load::{Buffers, Kind, Load, run};
+use super::measure::{Ask, Bench};
 use super::{Figure, Run};
 use crate::report::payload_limit;
 use anyhow::{Context, Result};

@@ -4,6 +4,7 @@ mod core;
 mod latency;
 mod load;
 mod loss;
+mod measure;
 
 use crate::report::{say, table};
 use anyhow::{Result, bail};
@@ -104,7 +105,7 @@ pub fn run(args: &Args) -> Result<()> {
         (_, true, _) | (.., Bench::Loss) => Board::Without,
         _ => Board::Beside,
     };
-    let mut bench = core::Bench::new(args.gen4, board, &args.only);
+    let mut bench = measure::Bench::new(args.gen4, board, &args.only);
     match args.bench {
         Bench::Core => core::figures(&mut bench, args.stages)?,
         Bench::Loss => loss::figures(&mut bench)?,

@@ -22,7 +22,7 @@
 //!
 //! It cannot deadlock: it waits for `write` only, which ends in posted writes.
 
-use super::{entries, messages::Messages};
+use super::{entries, flags::first_of, messages::Messages};
 use crate::msg::{DmaWrite, Event, Ring};
 use crate::stream::{Arbiter, BadRow, GuardedTable, Sink, Source, Table, TablePort};
 use abi::{
@@ -118,18 +118,6 @@ enum Job {
     /// A doorbell or a timer.
     Look,
     Table,
-}
-
-/// Number of the lowest set bit; any of them where none is.
-#[hdl_fn]
-pub(super) fn lowest(x: Bits<64>) -> Bits<6> {
-    let one = x & (!x + 1);
-    let mut n: Bits<6> = 0.into();
-    for k in 0..6 {
-        let mask = elab!((0..64u64).filter(|i| i >> k & 1 == 1).fold(0, |m, i| m | 1 << i));
-        n = n.replace_bit(k, (one & bits::<64>(mask)).any());
-    }
-    n
 }
 
 /// The event queues. See the module.
@@ -319,7 +307,7 @@ impl Logic for EventQueue {
         // What waits to be done.
         let due = arms | (moved & blocked);
         self.due.d.next = due.any();
-        self.due_eqn.d.next = lowest(due);
+        self.due_eqn.d.next = first_of(due);
         let times = self.times.q.val();
         let timer = self.timer.q.val() & last;
         // Only move where something can be found: still logic costs nothing.

@@ -46,6 +46,18 @@ fn lowest<const M: usize>(x: Bits<M>) -> Bits<M> {
     x & (!x + 1)
 }
 
+/// Number of the lowest set bit of `x`; any number where none is.
+#[hdl_fn]
+pub(super) fn first_of(x: Bits<64>) -> Bits<6> {
+    let one = lowest(x);
+    let mut n: Bits<6> = 0.into();
+    for k in 0..6 {
+        let mask = elab!((0..64u64).filter(|i| i >> k & 1 == 1).fold(0, |m, i| m | 1 << i));
+        n = n.replace_bit(k, (one & bits::<64>(mask)).any());
+    }
+    n
+}
+
 /// N bits in registers, N as [`is_size`] says. In one cycle a set wins over a clear of the same bit.
 #[derive(LogicBlock, Default)]
 pub struct Flags<const N: usize> {

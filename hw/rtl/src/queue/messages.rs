@@ -12,7 +12,7 @@
 //!
 //! It waits for nobody.
 
-use super::event::lowest;
+use super::flags::first_of;
 use abi::bar::MSIX_VECTORS;
 use hdl::prelude::*;
 
@@ -57,7 +57,7 @@ impl Logic for Messages {
         let mut waits = self.waits.q.val();
         let sendable = waits & !self.mask.val();
         self.some.d.next = sendable.any();
-        self.at.d.next = lowest(sendable.cast::<64>()).get_bits::<5>(0);
+        self.at.d.next = first_of(sendable.cast::<64>()).get_bits::<5>(0);
         if self.go.val() {
             self.chosen.d.next = self.at.q.val();
             waits &= !(one << self.at.q.val());

@@ -13,7 +13,7 @@ pub use packet::{Aeth, Deth, Envelope, Packet, Reth, class, extensions, icrc, op
 pub use requester::Requester;
 pub use responder::{Received, Responder};
 
-use crate::function::Shared;
+use crate::net::Shared;
 use std::collections::VecDeque;
 
 /// PSN `by` behind `psn`.
