@@ -155,6 +155,11 @@ impl Beside {
         self.messages.step((more && rng.random_bool(0.2)).then_some(message), of_messages);
     }
 
+    /// Too few were posted to say anything about how many arrive.
+    pub fn are_few(&self) -> bool {
+        self.datagrams.posted.min(self.messages.posted) < 20
+    }
+
     /// All that was posted is complete, as far as it tells.
     pub fn is_done(&self) -> bool {
         self.datagrams.is_done() && self.messages.is_done()

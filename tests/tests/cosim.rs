@@ -273,8 +273,10 @@ fn run(mix: &Mix) -> u64 {
     let mut beside = Beside::new(&bed, mix.pairs[0]);
     let (mut left, mut quiet) = (mix.operations, 0);
     loop {
-        beside.step(&mut rng, left > 0);
-        let mut busy = left > 0 || !beside.is_done();
+        // Where many pairs begin at once the first of these are lost for want of room: then they are not all.
+        let more = left > 0 || beside.are_few();
+        beside.step(&mut rng, more);
+        let mut busy = more || !beside.is_done();
         for (pair, both) in pairs.iter_mut().zip(&mut flows) {
             for (dir, f) in both.iter_mut().enumerate() {
                 if left > 0 && f.posted - f.completed < 12 && rng.random_bool(0.3) {
