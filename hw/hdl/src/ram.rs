@@ -180,10 +180,10 @@ macro_rules! options {
             self._options.0.hardware = true;
             self
         }
-        /// Asks synthesis for a kind of memory: `"block"`, `"ultra"`, `"distributed"`, or `""` for its own choice. Panics on
+        /// Asks synthesis for a kind of memory: `"block"`, `"ultra"`, `"distributed"`, `"registers"`, or `""` for its own choice. Panics on
         /// any other name.
         pub fn style(mut self, style: &'static str) -> Self {
-            assert!(["", "block", "ultra", "distributed"].contains(&style), "no such RAM style: {style}");
+            assert!(["", "block", "ultra", "distributed", "registers"].contains(&style), "no such RAM style: {style}");
             self._options.0.style = style;
             self
         }

@@ -40,6 +40,9 @@ struct Left {
     len: Bits<14>,
     buf: BufAddr,
     rows: Bits<12>,
+    is_inline: Bit,
+    /// First lane of the whole request: what is left of inline data keeps its lanes.
+    turn: Bits<6>,
 }
 
 /// A burst whose beats are being read.
@@ -236,14 +239,21 @@ impl<const W: usize> Logic for DmaWriter<W> {
         // Cut the next burst, as the burst before ends: from what is left of a request, or from the one that comes now.
         let have = self.have.q.val();
         let new = self.req.data.val();
-        let comes = Left { iova: new.iova, len: new.len, buf: new.buf, rows: new.rows };
+        let lanes: Bits<6> = bits::<6>((W / 8 - 1) as u64);
+        let comes = Left {
+            iova: new.iova,
+            len: new.len,
+            buf: new.buf,
+            rows: new.rows,
+            is_inline: new.is_inline,
+            turn: new.iova.get_bits::<6>(0) & lanes,
+        };
         let now = if have { self.now.q.val() } else { comes };
-        let is_inline = !have && new.is_inline;
         let valid = have || self.req.valid.val();
         let next = !self.active.q.val() || (go && last);
-        let offset = now.iova.get_bits::<6>(0) & bits::<6>((W / 8 - 1) as u64);
+        let offset = now.iova.get_bits::<6>(0) & lanes;
         let inside = now.iova.get_bits::<14>(0) & (limit - 1);
-        let whole = is_inline || inside.cast::<15>() + now.len.cast::<15>() <= limit.cast::<15>(); // inline data stays inside 4 KiB and needs few beats
+        let whole = inside.cast::<15>() + now.len.cast::<15>() <= limit.cast::<15>();
         let gap: Bits<14> = limit - inside;
         let left = if whole { now.len + offset.cast::<14>() } else { limit - (inside & !bits::<14>(W as u64 / 8 - 1)) };
         let ends_at: Bits<15> = now.len.cast::<15>() + offset.cast::<15>();
@@ -255,11 +265,11 @@ impl<const W: usize> Logic for DmaWriter<W> {
             self.burst.d.next = Burst {
                 iova: now.iova,
                 source: now.buf - offset.cast::<20>(),
-                offset: offset,
+                offset: now.turn,
                 lane: offset,
                 left: left.get_bits::<13>(0),
                 first: now.len.any(),
-                is_inline: is_inline,
+                is_inline: now.is_inline,
                 ends: whole,
                 rows: if whole { now.rows } else { 0.into() },
             };
@@ -273,6 +283,8 @@ impl<const W: usize> Logic for DmaWriter<W> {
                 len: now.len - gap,
                 buf: now.buf + gap.cast::<20>(),
                 rows: now.rows,
+                is_inline: now.is_inline,
+                turn: now.turn,
             };
         }
 
@@ -291,7 +303,7 @@ impl<const W: usize> Logic for DmaWriter<W> {
         if inline_beat {
             self.turned[0].d.next = rotate_left::<W>(word, burst.offset & 0x30);
         }
-        if next {
+        if next && !have {
             self.rest.d.next = new.data;
         } else if elab!(W < 256) && inline_beat {
             self.rest.d.next = self.rest.q.val() >> (W as u64);
@@ -471,8 +483,9 @@ mod tests {
                 writes += u64::from(len > 0);
                 if len <= 32 && len > 0 {
                     let bytes = rng.random();
-                    let edge = 2048 - rng.random_range(0..len);
-                    let iova = page + if rng.random() { edge } else { rng.random_range(0..=4096 - len) };
+                    // Within a beat, over its end, over that of a burst, over 4 KiB.
+                    let edge = [2048, 4096][rng.random_range(0..2)] - rng.random_range(0..len);
+                    let iova = page + if rng.random() { edge } else { rng.random_range(0..4096) };
                     write(&mut s, &mut b, &mut want, [iova, len, rng.random_range(0..1 << 20), rows], Some(bytes));
                 } else {
                     write(&mut s, &mut b, &mut want, [page + rng.random_range(0..4096), len, buf, rows], None);
@@ -516,7 +529,7 @@ mod tests {
     fn all_alignments_and_lengths() {
         let mut m = Model::of(DmaWriter::<512>::default, Options::default()).unwrap();
         for inline in [false, true] {
-            for offset in (0..64u64).map(|x| x + 4096 - 100) {
+            for offset in (0..104u64).map(|x| x + 4096 - 100) {
                 m.reset();
                 let mut s = Source::new(&m, "req", Stall::Never, 0);
                 let mut b = Buffer::new(offset);
