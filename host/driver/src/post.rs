@@ -6,7 +6,8 @@ use crate::mr::{Remote, Sge};
 use crate::qp::{Body, Qp, Rts, Transport, put_sge};
 use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{
-    MAX_INLINE, MAX_MESSAGE, MAX_SGE, MAX_WQE_BLOCKS, SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge,
+    ATOMIC_BYTES, ATOMIC_OFFSET, ATOMIC_SGE_OFFSET, MAX_INLINE, MAX_MESSAGE, MAX_SGE, MAX_WQE_BLOCKS,
+    SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge,
 };
 use abi::table::qp_type;
 use bitflags::bitflags;
@@ -50,6 +51,23 @@ pub enum Operation {
     SendTo(Destination),
     /// SEND of a datagram with immediate data (wire bytes).
     SendToImm(Destination, [u8; 4]),
+    /// Replaces the 8 bytes there by `swap` if they are `compare`. What they were lands in the one SGE, of 8 bytes, a number as
+    /// this host writes it; so does the number there. The address is a multiple of 8. Atomic among all QPs of the peer's device.
+    AtomicCas {
+        /// Where.
+        remote: Remote,
+        /// What it compares with.
+        compare: u64,
+        /// What it puts there.
+        swap: u64,
+    },
+    /// Adds to the 8 bytes there, modulo 2^64; else like `AtomicCas`.
+    AtomicAdd {
+        /// Where.
+        remote: Remote,
+        /// What it adds.
+        add: u64,
+    },
 }
 
 /// A batch of work requests. They reach the device when [`Post::ring`] is called or the batch is dropped.
@@ -73,14 +91,16 @@ impl Post<'_> {
         self.body.device.0.life.known()?;
         let mut wqe = [0; MAX_WQE_BLOCKS * WQE_BLOCK];
         let datagram = matches!(operation, Operation::SendTo(_) | Operation::SendToImm(..));
+        let answered =
+            matches!(operation, Operation::Read(_) | Operation::AtomicCas { .. } | Operation::AtomicAdd { .. });
         let possible = match self.body.kind {
             qp_type::UD => datagram,
-            qp_type::UC => !datagram && !matches!(operation, Operation::Read(_)),
+            qp_type::UC => !datagram && !answered,
             _ => !datagram,
         };
         if !possible {
             return Err(Error::new(format!("{operation:?} on a queue pair of another transport"))
-                .hint("datagrams are for UD, READs for reliable connections"));
+                .hint("datagrams are for UD, READs and atomics for reliable connections"));
         }
         let (opcode, imm, remote) = match operation {
             Operation::Send => (send_op::SEND, None, None),
@@ -90,6 +110,8 @@ impl Post<'_> {
             Operation::Read(r) => (send_op::READ, None, Some(r)),
             Operation::SendTo(to) => (send_op::SEND, None, Some(to.remote(self.body.qkey))),
             Operation::SendToImm(to, imm) => (send_op::SEND_IMM, Some(imm), Some(to.remote(self.body.qkey))),
+            Operation::AtomicCas { remote, .. } => (send_op::COMPARE_SWAP, None, Some(remote)),
+            Operation::AtomicAdd { remote, .. } => (send_op::FETCH_ADD, None, Some(remote)),
         };
         send_wqe::OPCODE.set(&mut wqe, opcode.into());
         send_wqe::SIGNALED.set(&mut wqe, flags.contains(Flags::SIGNALED).into());
@@ -102,7 +124,23 @@ impl Post<'_> {
             send_wqe::REMOTE_VA.set(&mut wqe, r.addr);
             send_wqe::RKEY.set(&mut wqe, r.rkey.into());
         }
+        let operands = match operation {
+            Operation::AtomicCas { compare, swap, .. } => Some((swap, compare)),
+            Operation::AtomicAdd { add, .. } => Some((add, 0)),
+            _ => None,
+        };
         let (length, payload) = match data {
+            _ if let Some((first, second)) = operands => {
+                let Data::Sges([s @ Sge { len: 8, .. }]) = data else {
+                    return Err(Error::new("an atomic without an SGE of 8 bytes")
+                        .hint("give it one: that is where what was in memory lands"));
+                };
+                for (word, at) in [first, second].into_iter().zip((ATOMIC_OFFSET..).step_by(ATOMIC_BYTES)) {
+                    wqe[at..at + ATOMIC_BYTES].copy_from_slice(&word.to_be_bytes());
+                }
+                put_sge(&mut wqe, ATOMIC_SGE_OFFSET, s);
+                (ATOMIC_BYTES as u64, ATOMIC_SGE_OFFSET + sge::BYTES - SEND_PAYLOAD_OFFSET)
+            }
             Data::Inline(bytes) => {
                 if bytes.len() > MAX_INLINE || matches!(operation, Operation::Read(_)) {
                     return Err(Error::new(format!("{} bytes of inline data for {operation:?}", bytes.len()))

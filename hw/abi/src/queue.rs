@@ -17,11 +17,17 @@ pub const MAX_SGE: usize = 4;
 pub const SEND_PAYLOAD_OFFSET: usize = 32;
 /// Most bytes of inline data.
 pub const MAX_INLINE: usize = MAX_WQE_BLOCKS * WQE_BLOCK - SEND_PAYLOAD_OFFSET;
+/// Bytes that an atomic reads and writes, at an address that is a multiple of that; also those of its one SGE.
+pub const ATOMIC_BYTES: usize = 8;
+/// Offset in the WQE of an atomic of what it sends, as wire bytes: 8 that it swaps in or adds, 8 that it compares with (0 if it adds).
+pub const ATOMIC_OFFSET: usize = SEND_PAYLOAD_OFFSET;
+/// Offset there of the SGE that takes what was in memory, a number in the host's order.
+pub const ATOMIC_SGE_OFFSET: usize = ATOMIC_OFFSET + 2 * ATOMIC_BYTES;
 /// Longest message (IBTA 9.7.3).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 numbers! {
-    /// Send opcodes, in [`send_wqe::OPCODE`].
+    /// Send opcodes, in [`send_wqe::OPCODE`]. The WQE of an atomic is one block, of `LENGTH` 8; its `INLINE` and `SGES` say nothing.
     pub mod send_op: u8 {
         SEND = 0;
         SEND_IMM = 1;

@@ -13,8 +13,9 @@ use crate::control::{
     table_bus::door,
 };
 use crate::memory::{
+    atomics::{Atomics, SLOTS},
     axi::{AxiReadMaster, AxiWriteMaster},
-    dma_read::{DmaReader, client},
+    dma_read::{ATOMIC, DmaReader, client},
     dma_write::DmaWriter,
     landing::Landing,
     mmu::Mmu,
@@ -58,6 +59,8 @@ pub struct CoreConfig {
     pub tx_slots: usize,
     /// DMA reads in flight.
     pub reads: usize,
+    /// Atomics in flight, 1 or 8.
+    pub atomics: usize,
     /// Blocks of a send and of a receive queue on chip, powers of two.
     pub send_blocks: usize,
     pub recv_blocks: usize,
@@ -85,6 +88,7 @@ impl Default for CoreConfig {
             loopback: 16 << 10,
             tx_slots: 128,
             reads: 128,
+            atomics: 8,
             send_blocks: 32,
             recv_blocks: 8,
             half_blocks: false,
@@ -109,6 +113,7 @@ impl CoreConfig {
             loopback: 16 << 10,
             tx_slots: 16,
             reads: 32,
+            atomics: 1,
             // Eight blocks hide the latency of a fetch at 10 Gbit/s, and fill block RAMs of 512 x 36 bits in halves.
             send_blocks: 8,
             recv_blocks: 8,
@@ -152,6 +157,9 @@ impl CoreConfig {
             return Err(format!("RAM of the soft core (ram): {}, too small for so many objects", self.ram));
         }
         range("DMA reads in flight (reads)", self.reads, 1, 128)?;
+        if ![1, SLOTS].contains(&self.atomics) {
+            return Err(format!("atomics in flight (atomics): {}, not 1 or {SLOTS}", self.atomics));
+        }
         range("clock in MHz (mhz)", self.mhz, 10, 1000)
     }
 }
@@ -209,6 +217,7 @@ pub struct Core<const W: usize, const N: usize> {
     responder: Responder,
     completer: Completer,
     landing: Landing,
+    atomics: Atomics<W>,
     commit: Commit,
     respond: Respond<N>,
     scheduler: Scheduler<N>,
@@ -284,6 +293,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             responder: Responder::new(N, c.half_blocks),
             completer: Completer::new(N, tick, least_timer(W, tick)),
             landing: Landing::new(N),
+            atomics: Atomics::new(c.atomics),
             commit: Default::default(),
             respond: Default::default(),
             scheduler: Default::default(),
@@ -324,7 +334,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
             scheduler, requester
         );
         clock!(self, clock, segments, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu);
-        clock!(self, clock, dma_read, dma_write, writes);
+        clock!(self, clock, dma_read, dma_write, writes, atomics);
         self.control.rst.next = self.rst.val();
         self.rx_buffer.rst.next = rst;
         self.resources.rst.next = rst;
@@ -351,6 +361,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.dma_read.rst.next = rst;
         self.dma_write.rst.next = rst;
         self.writes.rst.next = rst;
+        self.atomics.rst.next = rst;
 
         comment!("receive: MAC, loopback, ingress, buffer, dispatch, engines, landing, commit");
         BeatSink::<W>::link(&mut self.mac_rx, &mut self.loopback.mac_rx);
@@ -364,8 +375,12 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.rx_buffer.waddr.next = self.ingress.buf_addr.val();
         self.rx_buffer.wdata.next = self.ingress.buf_data.val();
         self.rx_buffer.wbytes.next = self.ingress.buf_bytes.val();
-        self.rx_buffer.re.next = self.dma_write.buf_re.val();
-        self.rx_buffer.raddr.next = self.dma_write.buf_addr.val();
+        let writer_reads = self.dma_write.buf_re.val();
+        self.rx_buffer.re.next = writer_reads || self.atomics.buf_re.val();
+        self.rx_buffer.raddr.next =
+            if writer_reads { self.dma_write.buf_addr.val() } else { self.atomics.buf_addr.val() };
+        self.atomics.buf_busy.next = writer_reads;
+        self.atomics.buf_data.next = self.rx_buffer.rdata.val();
         self.dma_write.buf_data.next = self.rx_buffer.rdata.val();
         Source::<RxMeta>::join(&mut self.ingress.meta, &mut self.dispatch.meta);
         Source::<Qp>::join(&mut self.completer.wake, &mut self.dispatch.wake);
@@ -388,6 +403,20 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<ReplyGo>::join(&mut self.commit.go, &mut self.respond.go);
         self.respond.soon.next = self.landing.soon.val();
         self.respond.soon_valid.next = self.landing.soon_valid.val();
+
+        comment!("atomics: checked by landing, results to the READ resources");
+        Source::<Exchange>::join(&mut self.landing.exchange, &mut self.atomics.exchange);
+        Source::<Bits<64>>::join(&mut self.atomics.store, &mut self.landing.store);
+        self.landing.stored.next = self.atomics.stored.val();
+        self.atomics.issued.next = self.writes.issued.val();
+        self.atomics.performed.next = self.dma_write.performed.val();
+        self.resources.save.next = self.atomics.save.val();
+        self.resources.save_at.next = self.atomics.save_at.val();
+        self.resources.result.next = self.atomics.result.val();
+        self.resources.failed.next = self.atomics.failed.val();
+        self.atomics.save_ready.next = self.resources.save_ready.val();
+        self.respond.done.next = self.atomics.done.val();
+        self.respond.done_qp.next = self.atomics.done_qp.val();
 
         comment!("READ resources: written and searched by the responder, read by the response engine");
         self.resources.we.next = self.responder.res_we.val();
@@ -513,7 +542,14 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<DmaRead>::join(&mut self.transmit.dma, &mut self.dma_read.req[elab!(client::FRAMES)]);
         Source::<DmaRead>::join(&mut self.send_queue.dma, &mut self.dma_read.req[elab!(client::SEND_QUEUE)]);
         Source::<DmaRead>::join(&mut self.recv_queue.dma, &mut self.dma_read.req[elab!(client::RECV_QUEUE)]);
-        Source::<DmaRead>::join(&mut self.control.read, &mut self.dma_read.req[elab!(client::CONTROL)]);
+        // Two share a client. Who it takes is told by its tag.
+        let free = self.dma_read.req[elab!(client::CONTROL)].ready.val();
+        let atomic = self.atomics.dma.valid.val();
+        self.dma_read.req[elab!(client::CONTROL)].valid.next = atomic || self.control.read.valid.val();
+        self.dma_read.req[elab!(client::CONTROL)].data.next =
+            if atomic { self.atomics.dma.data.val() } else { self.control.read.data.val() };
+        self.atomics.dma.ready.next = free;
+        self.control.read.ready.next = free && !atomic;
         let data = self.dma_read.data.val();
         let beat = self.dma_read.beat.val();
         self.transmit.data.next = data;
@@ -527,7 +563,11 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.recv_queue.data_valid.next = self.dma_read.data_valid[elab!(client::RECV_QUEUE)].val();
         self.control.data.next = data;
         self.control.beat.next = beat;
-        self.control.data_valid.next = self.dma_read.data_valid[elab!(client::CONTROL)].val();
+        let shared = self.dma_read.data_valid[elab!(client::CONTROL)].val();
+        self.control.data_valid.next = shared && !data.tag.get_bit(ATOMIC);
+        self.atomics.data.next = data;
+        self.atomics.beat.next = beat;
+        self.atomics.data_valid.next = shared && data.tag.get_bit(ATOMIC);
         AxiReadMaster::<W>::link(&mut self.axi_read, &mut self.dma_read.axi);
         AxiWriteMaster::<W>::link(&mut self.axi_write, &mut self.dma_write.axi);
 
@@ -648,6 +688,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.control.emptied[elab!(position::SEND_FETCHES)].next = self.send_queue.emptied.val();
         self.control.filled[elab!(position::RECV_FETCHES)].next = self.recv_queue.filled.val();
         self.control.emptied[elab!(position::RECV_FETCHES)].next = self.recv_queue.emptied.val();
+        self.control.filled[elab!(position::ATOMICS)].next = self.atomics.filled.val();
+        self.control.emptied[elab!(position::ATOMICS)].next = self.atomics.emptied.val();
         self.control.filled[elab!(position::WRITES)].next = self.writes.issued.val();
         self.control.emptied[elab!(position::WRITES)].next = self.dma_write.performed.val();
 
@@ -728,6 +770,7 @@ mod tests {
             (CoreConfig { tx_buffer: 1 << 20, ..all }, 64, 256, "tx_buffer"),
             (CoreConfig { tx_slots: 96, ..all }, 512, 256, "tx_slots"),
             (CoreConfig { reads: 129, ..all }, 512, 256, "reads"),
+            (CoreConfig { atomics: 2, ..all }, 512, 256, "atomics"),
             (CoreConfig { half_blocks: true, ..all }, 512, 256, "half_blocks"),
             (CoreConfig { pages: 5000, ..all }, 512, 256, "pages"),
             (CoreConfig { mhz: 0, ..all }, 512, 256, "mhz"),

@@ -24,7 +24,8 @@ pub struct RxMeta {
     pub response: Bit,
     /// First payload byte in the receive buffer.
     pub buf: BufAddr,
-    /// Payload bytes, without pad and ICRC.
+    /// Payload bytes, without pad and ICRC. Of an atomic request that is the 8 bytes of what it compares with, behind those of what
+    /// it swaps in or adds; of an atomic acknowledge the 8 bytes that were in memory.
     pub payload: Bits<14>,
     /// Buffer rows (one beat each) that the frame occupies.
     pub rows: Bits<12>,
@@ -106,6 +107,8 @@ pub struct Reply {
     pub ack: Bit,
     /// A READ response: resource `slot`, beginning at PSN `psn` of it.
     pub read: Bit,
+    /// An atomic that is executed, whose response follows that (`read` holds too); or the answer to one of ours.
+    pub atomic: Bit,
     /// READ: a duplicate request, whose response begins anew. Without `ack` and `read`: of an unreliable QP, which never answers.
     pub again: Bit,
     /// PSN.
@@ -131,8 +134,11 @@ pub struct RxOp {
     pub generation: Gen,
     /// From the completer (a response), not the responder (a request).
     pub response: Bit,
-    /// Writes `len` bytes, at least one, from the receive buffer at `buf` to `va` under `key`.
+    /// Writes `len` bytes, at least one, from the receive buffer at `buf` to `va` under `key`. If `reply.atomic` holds, executes the
+    /// atomic there, or writes the 8 bytes in the host's order.
     pub write: Bit,
+    /// The atomic adds, else it compares and swaps.
+    pub adds: Bit,
     /// Key number and key byte.
     pub key: Bits<32>,
     /// Virtual address.
@@ -199,6 +205,26 @@ pub struct Landed {
     pub completion: Completion,
 }
 
+/// A step of an atomic whose key has been checked. Source: memory/landing. Sink: memory/atomics.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Exchange {
+    /// Nothing happens: the key does not allow it.
+    pub void: Bit,
+    /// The answer to one of ours: 8 bytes that go to the host.
+    pub response: Bit,
+    /// Bus address of what a request is about.
+    pub iova: Bits<64>,
+    /// Where the last 8 bytes of its operands are in the receive buffer, or those of the answer.
+    pub buf: BufAddr,
+    /// Of the answer, bytes that are written already.
+    pub offset: Bits<3>,
+    /// QP, and its READ resource, which takes the result.
+    pub qpn: Qp,
+    pub slot: Bits<4>,
+    /// Adds, else compares and swaps.
+    pub adds: Bit,
+}
+
 /// Work for the response engine, in order. A READ comes when all writes before it are performed. Source: transport/commit. Sink: transport/respond.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct ReplyGo {
@@ -259,7 +285,7 @@ pub struct TxHead {
     pub solicited: Bit,
     /// Payload bytes of the whole frame, without pad.
     pub payload: Bits<14>,
-    /// RETH address; UD: `abi::queue::ud_target`.
+    /// RETH or AtomicETH address; of an atomic acknowledge what was in memory; UD: `abi::queue::ud_target`.
     pub va: Bits<64>,
     /// RETH key; DETH Q_Key.
     pub rkey: Bits<32>,
@@ -369,7 +395,7 @@ pub struct DmaData {
 pub struct DmaWrite {
     /// Bus address, any alignment.
     pub iova: Bits<64>,
-    /// Bytes, 0 to 16,383 (0 writes nothing); inline at most 32, which may not cross 4 KiB.
+    /// Bytes, 0 to 16,383 (0 writes nothing); inline at most 32.
     pub len: Bits<14>,
     /// The bytes are in `data`, not in the receive buffer.
     pub is_inline: Bit,
@@ -565,19 +591,24 @@ pub struct QueueIndex {
     pub index: Bits<16>,
 }
 
-/// READ resource of a responder. Writer: transport/responder. Reader: transport/respond.
+/// READ resource of a responder: a READ, or an atomic and its result. Writers: transport/responder, memory/atomics the result.
+/// Reader: transport/respond.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct ReadResource {
     /// PSN of the first response packet.
     pub psn: Psn,
     /// MSN that the response carries.
     pub msn: Bits<24>,
-    /// Address.
+    /// Address; of an atomic that is done, what was in memory.
     pub va: Bits<64>,
     /// R_Key.
     pub rkey: Bits<32>,
-    /// Bytes.
+    /// Bytes, none of an atomic.
     pub length: Bits<32>,
+    /// It is an atomic; it is done; the host refused it.
+    pub atomic: Bit,
+    pub done: Bit,
+    pub failed: Bit,
 }
 
 /// Frames of an older epoch are void: those of this QP's requester, or its READ responses. Sources: transport/requester,

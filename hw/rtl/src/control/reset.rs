@@ -10,8 +10,8 @@
 //! its bridge answers with an error. The patience is longer.
 //!
 //! A drain notes how far the receive path, the transmit ring and the slots of WQE fetches have been filled (reads tell
-//! themselves when those of before are back), waits until they have been emptied so far, then does the same for the write
-//! channel: what the rings held has become writes by then.
+//! themselves when those of before are back), waits until they have been emptied so far, then does the same for atomics and the
+//! write channel: what the rings held has become such by then.
 //!
 //! It cannot deadlock: the wait for idle is bounded. A drain ends because rings and channel always move on.
 
@@ -21,7 +21,7 @@ use hdl::prelude::*;
 const PATIENCE: u64 = 64_000;
 /// Cycles of reset.
 const HOLD: u64 = 16;
-/// Whose positions a drain waits for; the last is the write channel.
+/// Whose positions a drain waits for; the last two are those of atomics and of the write channel.
 pub mod position {
     /// Packets in the receive path.
     pub const RECEIVE: usize = 0;
@@ -33,11 +33,15 @@ pub mod position {
     pub const SEND_FETCHES: usize = 3;
     /// Fetches of the receive queues.
     pub const RECV_FETCHES: usize = 4;
+    /// Atomics from landing to their last write.
+    pub const ATOMICS: usize = 5;
     /// Writes of host memory.
-    pub const WRITES: usize = 5;
+    pub const WRITES: usize = 6;
 }
 /// How many they are.
-pub const POSITIONS: usize = 6;
+pub const POSITIONS: usize = 7;
+/// Those from here on are noted when the others have been reached.
+const LATER: usize = position::ATOMICS;
 
 #[derive(Copy, Clone, Debug, PartialEq, LogicState)]
 enum State {
@@ -137,7 +141,7 @@ impl Logic for Reset {
             self.last.d.next = false;
             for i in 0..POSITIONS {
                 self.mark[i].d.next = self.filled[i].val();
-                open = open.replace_bit(i, i + 1 < POSITIONS);
+                open = open.replace_bit(i, i < LATER);
             }
         } else if self.draining.q.val() {
             for i in 0..POSITIONS {
@@ -152,8 +156,10 @@ impl Logic for Reset {
                     self.draining.d.next = false;
                 } else {
                     self.last.d.next = true;
-                    self.mark[POSITIONS - 1].d.next = self.filled[POSITIONS - 1].val();
-                    open = open.replace_bit(POSITIONS - 1, true);
+                    for i in LATER..POSITIONS {
+                        self.mark[i].d.next = self.filled[i].val();
+                        open = open.replace_bit(i, true);
+                    }
                 }
             }
         }
@@ -230,8 +236,8 @@ mod tests {
                     m.set(&*format!("filled[{i}]"), mark & 0xffff);
                     m.set(&*format!("emptied[{i}]"), emptied[i].min(mark) & 0xffff);
                 }
-                if writes.is_none() && (0..POSITIONS - 1).all(|i| emptied[i] >= mark[i]) {
-                    writes = Some(filled[POSITIONS - 1]);
+                if writes.is_none() && (0..LATER).all(|i| emptied[i] >= mark[i]) {
+                    writes = Some([filled[LATER], filled[LATER + 1]]);
                 }
                 m.tick();
                 m.set("drain_go", 0);
@@ -239,7 +245,7 @@ mod tests {
                     break;
                 }
             }
-            assert!(writes.is_some_and(|w| emptied[POSITIONS - 1] >= w), "done too early");
+            assert!(writes.is_some_and(|w| emptied[LATER] >= w[0] && emptied[LATER + 1] >= w[1]), "done too early");
         }
     }
 }

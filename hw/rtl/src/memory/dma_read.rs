@@ -34,9 +34,12 @@ pub mod client {
     pub const SEND_QUEUE: usize = 1;
     /// Receive queues.
     pub const RECV_QUEUE: usize = 2;
-    /// Mailbox and table loader.
+    /// Mailbox and table loader; and atomics, which go first, with [`ATOMIC`](super::ATOMIC) in their tag.
     pub const CONTROL: usize = 3;
 }
+
+/// Bit of the tags of atomics, which share a client: it rarely asks.
+pub const ATOMIC: usize = 15;
 
 /// Bytes at whose multiples requests are cut: the read request size that every PCIe host grants (PCIe 7.5.3.4).
 const PIECE: usize = 512;

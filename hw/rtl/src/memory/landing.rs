@@ -15,8 +15,11 @@
 //! op    taken, asks | (access) .. | judge, Landed | write, taken if `written` was up
 //!       look, if none waits
 //! ```
-//! A step takes 2 cycles, look and judge (2 more for every chunk but the first). Cannot deadlock: it waits for access, the write channel
-//! and commit, none of which waits for it. Halt bits need no clearing at reset: a queue is loaded before it is used.
+//! An atomic's step, once its chunk is there, waits until [`super::atomics`] has taken it with its operands; of an answer that gives
+//! the 8 bytes in the host's order. What it stores goes through our register, in a cycle in which that is free.
+//!
+//! A step takes 2 cycles, look and judge (2 more for every chunk but the first). Cannot deadlock: it waits for access, the write channel,
+//! the atomics and commit, none of which waits for it but the atomics for this register, which the channel empties. Halt bits need no clearing at reset: a queue is loaded before it is used.
 
 use crate::{
     msg::*,
@@ -38,6 +41,9 @@ struct Step {
     generation: Gen,
     response: Bit,
     write: Bit,
+    /// It is written here; a request that is an atomic is written when it has been executed.
+    moves: Bit,
+    adds: Bit,
     buf: BufAddr,
     /// The key is that of a local WQE.
     own: Bit,
@@ -68,11 +74,16 @@ struct Step {
 #[hdl_fn]
 fn step_of(op: RxOp) -> Step {
     let c = op.completion;
+    let atomic = op.write && op.reply.atomic;
+    let mut reply = op.reply;
+    reply.atomic = atomic;
     Step {
         qpn: op.qpn,
         generation: op.generation,
         response: op.response,
         write: op.write,
+        moves: op.write && !(atomic && !op.response),
+        adds: op.adds,
         buf: op.buf,
         own: op.response || op.need == access::LOCAL_WRITE,
         last: op.last,
@@ -82,7 +93,7 @@ fn step_of(op: RxOp) -> Step {
         frees: op.last && op.rows.any(),
         rows: op.rows,
         psn: op.psn,
-        reply: op.reply,
+        reply,
         valid: c.valid,
         cqn: c.cqn,
         status: c.status,
@@ -140,6 +151,11 @@ pub struct Landing {
     /// To the arbiter of the write channel: what that takes is in order with whatever commit causes then, and counted in
     /// the channel's `issued`. Its `ready`, once up, stays until it has taken a write, as an arbiter's does.
     pub write: Source<DmaWrite>,
+    /// An atomic's step; it is taken when the commit can go on with it.
+    pub exchange: Source<Exchange>,
+    /// What they write: 8 bytes to a bus address, or the bytes of the answer that is taken.
+    pub store: Sink<Bits<64>>,
+    pub stored: Signal<In, Bits<64>>,
     /// `QP_RECV` and `QP_SEND` rows with `LOAD` clear that side's halt. A read gives 0.
     pub table: TablePort,
     /// `KEY_FAULT`.
@@ -173,6 +189,9 @@ impl Landing {
             req: Default::default(),
             chunk: Default::default(),
             write: Default::default(),
+            exchange: Default::default(),
+            store: Default::default(),
+            stored: Default::default(),
             table: Default::default(),
             count: Default::default(),
             pending: Fifo::new(PENDING),
@@ -232,23 +251,43 @@ impl Logic for Landing {
             self.judging.d.next = waits || take;
         }
         self.soon.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply: op.reply };
-        self.soon_valid.next = waits && op.last && (op.reply.read || op.reply.ack) && self.landed.ready.val();
+        // Not that of an atomic, which may wait for long: who looks ahead would hold up the results of those before it.
+        let announces = (op.reply.read || op.reply.ack) && !op.reply.atomic;
+        self.soon_valid.next = waits && op.last && announces && self.landed.ready.val();
 
         // Judge: one chunk at a time, or the step that moves nothing.
         let chunk = self.chunk.data.val();
-        let may = judging && !self.write_valid.q.val();
+        let free = !self.write_valid.q.val();
+        let may = judging && free;
         let present = may && (!op.write || self.chunk.valid.val());
         let halt_now = self.halted.q.val();
         let halted = halt_now.get_bit(0) && !(halt_now.get_bit(1) && op.anew);
         let fresh = !self.failed.q.val() && !halted;
         let refused = chunk.refused;
         let fails = fresh && op.write && refused;
-        let writes = fresh && op.write && !refused;
+        let opens = fresh && !refused;
         let done = !op.write || chunk.last;
         let ends = done && op.last;
+        let atomic = op.reply.atomic;
+        // Between two steps, or while one waits for the atomics, which offer nothing while they take it.
+        let theirs = self.store.valid.val() && (!judging || atomic);
+        self.store.ready.next = free && (!judging || atomic);
         let goes = !ends || self.landed.ready.val();
-        let act = present && goes;
-        self.chunk.ready.next = may && op.write && goes;
+        let exchanged = !atomic || self.exchange.ready.val();
+        let act = present && goes && exchanged;
+        self.exchange.valid.next = present && goes && atomic;
+        self.exchange.data.next = Exchange {
+            void: !opens,
+            response: op.response,
+            iova: chunk.iova,
+            buf: op.buf,
+            offset: chunk.offset.get_bits::<3>(0),
+            qpn: op.qpn,
+            slot: op.reply.slot,
+            adds: op.adds,
+        };
+        let moves = opens && op.moves;
+        self.chunk.ready.next = may && op.write && goes && exchanged;
         self.pending.m.ready.next = act && done;
         self.landed.data.next = Landed {
             fault: self.failed.q.val() || fails,
@@ -261,7 +300,7 @@ impl Logic for Landing {
             } else {
                 0.into()
             },
-            wrote: writes,
+            wrote: moves,
             own: op.own,
             frame: op.frees,
             qpn: op.qpn,
@@ -273,22 +312,31 @@ impl Logic for Landing {
             reply: op.reply,
             completion: completion_of(op),
         };
-        self.landed.valid.next = present && ends;
+        self.landed.valid.next = present && ends && exchanged;
         if self.write.ready.val() {
             self.write_valid.d.next = false;
         }
-        if may {
+        if free {
             self.write_data.d.next = DmaWrite {
-                iova: chunk.iova,
-                len: if writes { chunk.len } else { 0.into() },
-                is_inline: false,
+                iova: if theirs { self.store.data.val() } else { chunk.iova },
+                len: if theirs {
+                    8.into()
+                } else if moves {
+                    chunk.len
+                } else {
+                    0.into()
+                },
+                is_inline: theirs || atomic,
                 buf: op.buf + chunk.offset.cast::<20>(),
-                data: 0.into(),
-                rows: if ends { op.rows } else { 0.into() },
+                data: self.stored.val().cast::<256>(),
+                rows: if ends && !theirs { op.rows } else { 0.into() },
             };
         }
+        if free && theirs {
+            self.write_valid.d.next = true;
+        }
         if act {
-            self.write_valid.d.next = writes || (ends && op.frees);
+            self.write_valid.d.next = moves || (ends && op.frees);
             if !self.failed.q.val() {
                 self.cause.d.next = chunk.cause;
             }
@@ -323,312 +371,5 @@ impl Logic for Landing {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transport::kit::fields_of;
-    use rand::RngExt;
-    use rand_chacha::ChaCha8Rng;
-    use std::collections::{HashMap, VecDeque};
-    use verilate::{
-        Model, Options,
-        bench::{self, Actor, Sink as Taker, Source as Giver, Stall},
-        bits::of,
-        scale,
-    };
-
-    /// The chunks that the access port of these tests gives: pages of 4 KiB; a key of 1 to 4 is refused with that cause.
-    fn chunks(key: u64, va: u64, len: u64) -> Vec<Chunk> {
-        if key < 5 {
-            return vec![Chunk { last: true, refused: true, cause: bits(key), len: bits(len), ..Chunk::default() }];
-        }
-        let (mut out, mut at) = (vec![], 0);
-        while at < len {
-            let n = (4096 - ((va + at) & 4095)).min(len - at);
-            let iova = bits((va + at) ^ 0xabcd_0000_0000);
-            out.push(Chunk { iova, len: bits(n), offset: bits(at), last: at + n == len, ..Chunk::default() });
-            at += n;
-        }
-        out
-    }
-
-    /// The access port: `latency` cycles, one request a cycle, up to 16 chunks under way.
-    struct Port {
-        rng: ChaCha8Rng,
-        stalls: bool,
-        latency: u64,
-        queue: VecDeque<(u64, Chunk)>,
-        requests: u64,
-        ready: bool,
-        shown: bool,
-    }
-    impl Port {
-        fn new(seed: u64, latency: u64, stalls: bool) -> Self {
-            let rng = verilate::rng(seed);
-            Self { rng, stalls, latency, queue: VecDeque::new(), requests: 0, ready: false, shown: false }
-        }
-    }
-    impl Actor for Port {
-        fn drive(&mut self, m: &mut Model) {
-            self.ready = self.queue.len() < 12 && !(self.stalls && self.rng.random_bool(0.3));
-            m.set("req.ready", self.ready.into());
-            let front = self.queue.front().filter(|x| x.0 <= m.cycle());
-            self.shown = front.is_some() && (self.shown || !(self.stalls && self.rng.random_bool(0.5)));
-            m.set("chunk.valid", self.shown.into());
-            let noise = Chunk { refused: true, cause: bits(3), len: bits(77), ..Chunk::default() };
-            m.set_bytes("chunk.data", &of(if self.shown { front.unwrap().1 } else { noise }));
-        }
-        fn observe(&mut self, m: &Model) {
-            if self.shown && m.bit("chunk.ready") {
-                self.queue.pop_front();
-                self.shown = false;
-            }
-            if self.ready && m.bit("req.valid") {
-                let req = m.get_bytes("req.data");
-                let field = |at, bits| verilate::bits::get(&req, at, bits);
-                let new = chunks(field(0, 32), field(32, 64), field(96, 14));
-                self.queue.extend(new.into_iter().map(|chunk| (m.cycle() + self.latency, chunk)));
-                self.requests += 1;
-            }
-        }
-        fn done(&self) -> bool {
-            self.queue.is_empty()
-        }
-        fn status(&self) -> String {
-            format!("access gave way to {} requests, {} chunks left", self.requests, self.queue.len())
-        }
-    }
-
-    /// A packet that has landed has given all its writes to the channel once `written` is up; counts faults.
-    #[derive(Default)]
-    struct Order {
-        writes: u64,
-        landed: usize,
-        /// In the cycle before.
-        written: bool,
-        need: Vec<u64>,
-        faults: u64,
-    }
-    impl Actor for Order {
-        fn drive(&mut self, _: &mut Model) {}
-        fn observe(&mut self, m: &Model) {
-            self.writes += u64::from(m.bit("write.valid") && m.bit("write.ready"));
-            if self.written && self.landed > 0 {
-                assert!(self.writes >= self.need[self.landed - 1], "written before its writes were taken");
-            }
-            self.landed += usize::from(m.bit("landed.valid") && m.bit("landed.ready"));
-            self.written = m.bit("written");
-            self.faults += m.get("count") >> KEY_FAULT & 1;
-        }
-        fn done(&self) -> bool {
-            self.landed == self.need.len()
-        }
-        fn status(&self) -> String {
-            format!("{} of {} packets landed, {} writes", self.landed, self.need.len(), self.writes)
-        }
-    }
-
-    fn packet(rng: &mut ChaCha8Rng, qps: u64) -> Vec<RxOp> {
-        let (qpn, response): (_, bool) = (bits(rng.random_range(0..qps) * 7), rng.random());
-        // Of some QPs nothing is answered.
-        let again = !response && qpn.to_u64() % 2 == 1;
-        let read = !again && rng.random();
-        let slot = bits(rng.random_range(0..16));
-        let generation = bits(rng.random_range(0..256));
-        let steps = if rng.random_bool(0.7) { 1 } else { rng.random_range(2..5) };
-        let rows = if rng.random_bool(0.9) { rng.random_range(1..100) } else { 0 };
-        let op = |i: usize, len: u64, rng: &mut ChaCha8Rng| RxOp {
-            qpn,
-            response,
-            generation,
-            key: bits(if rng.random_bool(0.03) { rng.random_range(1..5) } else { rng.random_range(5..1 << 32) }),
-            va: bits(rng.random::<u64>() >> 16),
-            write: len > 0,
-            len: bits(len),
-            span: bits(rng.random_range(0..1 << 32)),
-            buf: bits(rng.random_range(0..1 << 20)),
-            pd: bits(rng.random_range(0..1 << 16)),
-            need: bits(rng.random_range(0..16)),
-            last: i + 1 == steps,
-            rows: bits(rows),
-            psn: bits(rng.random_range(0..1 << 24)),
-            more: rng.random(),
-            accepted: rng.random(),
-            reply: Reply { again, read, slot, ..Reply::default() },
-            completion: Completion {
-                valid: rng.random(),
-                length: bits(rng.random_range(0..1 << 32)),
-                qpn,
-                generation,
-                ..Completion::default()
-            },
-        };
-        (0..steps)
-            .map(|i| {
-                let len = if rng.random_bool(0.2) { 0 } else { rng.random_range(1..=9000) };
-                op(i, len, rng)
-            })
-            .collect()
-    }
-
-    /// The rules on plain messages: what is written and what lands.
-    #[derive(Default)]
-    struct Rules {
-        /// Side, and whether only to the next message.
-        halted: HashMap<(Bits<12>, bool), bool>,
-        writes: Vec<DmaWrite>,
-        landed: Vec<Landed>,
-        need: Vec<u64>,
-        faults: u64,
-    }
-    impl Rules {
-        fn packet(&mut self, ops: &[RxOp]) {
-            let side = (ops[0].qpn, ops[0].response);
-            let reply = ops[0].reply;
-            let alone = reply.again && !reply.read && !reply.ack;
-            if alone && !side.1 && reply.slot.get_bit(0) && self.halted.get(&side) == Some(&true) {
-                self.halted.remove(&side);
-            }
-            let halt = self.halted.get(&side).copied();
-            let flushed = halt.is_some();
-            let (mut fault, mut wrote) = (0, false);
-            for op in ops {
-                let before = self.writes.len();
-                wrote = false;
-                if op.write && !flushed && fault == 0 {
-                    for chunk in chunks(op.key.to_u64(), op.va.to_u64(), op.len.to_u64()) {
-                        wrote = chunk.cause == bits(0);
-                        if !wrote {
-                            fault = chunk.cause.to_u64();
-                            let own = op.response || op.need == bits(access::LOCAL_WRITE.into());
-                            self.halted.insert(side, alone && !own);
-                            self.faults += 1;
-                        } else {
-                            let buf = op.buf + chunk.offset.cast::<20>();
-                            self.writes.push(DmaWrite { iova: chunk.iova, len: chunk.len, buf, ..Default::default() });
-                        }
-                    }
-                }
-                if op.last && op.rows != bits(0) {
-                    if self.writes.len() == before {
-                        self.writes.push(DmaWrite::default());
-                    }
-                    self.writes.last_mut().unwrap().rows = op.rows;
-                }
-            }
-            let op = ops.last().unwrap();
-            self.landed.push(Landed {
-                fault: fault != 0,
-                flushed,
-                passing: halt == Some(true),
-                cause: bits(fault),
-                wrote,
-                own: op.response || op.need == bits(access::LOCAL_WRITE.into()),
-                frame: op.rows != bits(0),
-                qpn: op.qpn,
-                generation: op.generation,
-                response: op.response,
-                accepted: op.accepted,
-                more: op.more,
-                psn: op.psn,
-                reply: op.reply,
-                completion: op.completion,
-            });
-            self.need.push(self.writes.len() as u64);
-        }
-    }
-
-    #[test]
-    fn packets_land_fail_and_halt() {
-        let mut m = Model::of(|| Landing::new(4096), Options::default()).unwrap();
-        for seed in 0..scale(8) as u64 {
-            println!("seed {seed}");
-            let mut rng = verilate::rng(seed);
-            let mut rules = Rules::default();
-            m.reset();
-            for side in 0..8192 {
-                load(&mut m, if side & 1 == 0 { id::QP_SEND } else { id::QP_RECV }, side >> 1);
-            }
-            let (mut port, mut order) = (Port::new(seed, 12, seed % 2 == 1), Order::default());
-            for round in 0..4 {
-                let stall = [Stall::Never, Stall::Random][(seed % 2) as usize];
-                let mut s = Giver::new(&m, "op", stall, seed);
-                let mut write = Taker::new(&m, "write", stall, seed + 1).keeps_ready();
-                let mut landed = Taker::new(&m, "landed", stall, seed + 2);
-                let from = (rules.writes.len(), rules.landed.len());
-                for _ in 0..150 {
-                    let ops = packet(&mut rng, 20);
-                    rules.packet(&ops);
-                    ops.into_iter().for_each(|op| s.send(op));
-                }
-                order.need.clone_from(&rules.need);
-                write.expect((rules.writes.len() - from.0) as u64);
-                landed.expect((rules.landed.len() - from.1) as u64);
-                bench::run(&mut m, &mut [&mut s, &mut port, &mut write, &mut landed, &mut order], 100_000);
-                for want in &rules.writes[from.0..] {
-                    let got = write.pop().unwrap();
-                    for (name, value) in [("len", want.len.to_u64()), ("rows", want.rows.to_u64())] {
-                        assert_eq!(got.get(name), value, "{name} in round {round}");
-                    }
-                    if want.len != bits(0) {
-                        assert_eq!((got.get("iova"), got.get("buf")), (want.iova.to_u64(), want.buf.to_u64()));
-                        assert_eq!(got.get("is_inline"), 0);
-                    }
-                }
-                for want in &rules.landed[from.1..] {
-                    // The cause counts only with a fault.
-                    let mut got = fields_of::<Landed>(&landed.pop().unwrap().bytes("data"));
-                    if !want.fault {
-                        got.remove("cause");
-                    }
-                    assert_eq!(got, fields_of::<Landed>(&of(*want)));
-                }
-                assert!(write.is_empty() && landed.is_empty());
-                assert_eq!(order.faults, rules.faults);
-                // Clear one side of some.
-                for qpn in 0..10u64 {
-                    load(&mut m, if qpn & 1 == 0 { id::QP_SEND } else { id::QP_RECV }, qpn * 7);
-                    rules.halted.remove(&(bits(qpn * 7), qpn & 1 == 0));
-                    // without LOAD a row changes nothing
-                    table(&mut m, id::QP_SEND, (qpn + 10) * 7, bits(0x7f));
-                }
-            }
-            assert!(rules.faults > 10 && rules.landed.iter().filter(|x| x.flushed).count() > 20);
-        }
-    }
-
-    fn load(m: &mut Model, id: u8, qpn: u64) {
-        table(m, id, qpn, bits(0x80));
-    }
-
-    fn table(m: &mut Model, id: u8, qpn: u64, row: Bits<512>) {
-        let req = TableReq { table: bits(id.into()), index: bits(qpn), write: true, row };
-        m.set("table.valid", 1);
-        m.set_bytes("table.req", &of(req));
-        m.eval();
-        assert!(m.bit("table.ready"));
-        m.tick();
-        m.set("table.valid", 0);
-    }
-
-    #[test]
-    fn rate_and_latency() {
-        let mut m = Model::of(|| Landing::new(4096), Options::default()).unwrap();
-        let mut run = |n: u64| {
-            m.reset();
-            let (mut port, mut order) = (Port::new(0, 10, false), Order::default());
-            let mut s = Giver::new(&m, "op", Stall::Never, 0);
-            let mut write = Taker::new(&m, "write", Stall::Never, 0);
-            let mut landed = Taker::new(&m, "landed", Stall::Never, 0);
-            let (key, len, rows) = (bits(9), bits(1024), bits(17));
-            (0..n).for_each(|_| s.send(RxOp { write: true, last: true, key, len, rows, ..RxOp::default() }));
-            order.need = (1..=n).collect();
-            landed.expect(n);
-            let start = m.cycle();
-            bench::run(&mut m, &mut [&mut s, &mut port, &mut write, &mut landed, &mut order], 100_000);
-            m.cycle() - 32 - start
-        };
-        let (latency, many) = (run(1) - 1, run(1000));
-        println!("latency {latency} with an access of 10; 1000 packets: {many} cycles");
-        assert!(latency <= 16 && many < 2100);
-    }
-}
+#[path = "landing_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! Memory keys, translation and DMA.
 
 pub mod access;
+pub mod atomics;
 pub mod axi;
 pub mod dma_read;
 pub mod dma_write;

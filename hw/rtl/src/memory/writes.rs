@@ -6,8 +6,8 @@
 //! event (inline) ---------------------+
 //! control (inline) -------------------+
 //! ```
-//! A [`crate::stream::Arbiter`] that keeps of each message only what its source can say: landing has no inline data, the others
-//! have nothing else, events no more than 16 bytes of it. A write that is taken here is ordered, before all that are taken in later cycles, and counts in `issued`.
+//! A [`crate::stream::Arbiter`] that keeps of each message only what its source can say: landing has 8 bytes of inline data (of
+//! atomics) at most, the others have nothing else, events no more than 16 bytes of it. A write that is taken here is ordered, before all that are taken in later cycles, and counts in `issued`.
 //!
 //! Cannot deadlock: it waits for `dma_write` only.
 
@@ -19,7 +19,7 @@ use hdl::prelude::*;
 
 /// Sources, by channel.
 pub mod writer {
-    /// Payload, from the receive buffer.
+    /// Payload, from the receive buffer; or what atomics write, inline.
     pub const LANDING: usize = 0;
     /// Completion queue entries; inline, as the next two.
     pub const COMPLETION: usize = 1;
@@ -45,6 +45,8 @@ pub struct WriteOrder {
     /// Landing's.
     buf: DFF<BufAddr>,
     rows: DFF<Bits<12>>,
+    is_inline: DFF<Bit>,
+    value: DFF<Bits<64>>,
     /// The others'.
     data: Arr<DFF<Bits<256>>, 3>,
     taken: Reg<Bits<16>>,
@@ -54,7 +56,7 @@ impl Logic for WriteOrder {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, taken);
-        dff_setup!(self, clock, iova, len, buf, rows, data);
+        dff_setup!(self, clock, iova, len, buf, rows, is_inline, value, data);
         clock_reset!(self, clock, rst, turns);
         let (ready, turn) = (self.turns.ready.val(), self.turns.turn.val());
         let mut offers: Bits<4> = 0.into();
@@ -85,6 +87,8 @@ impl Logic for WriteOrder {
         if ready.get_bit(elab!(writer::LANDING)) {
             self.buf.d.next = write.buf;
             self.rows.d.next = write.rows;
+            self.is_inline.d.next = write.is_inline;
+            self.value.d.next = write.data.get_bits::<64>(0);
         }
         for i in 1..4 {
             let mut said = self.s[i].data.val().data;
@@ -104,11 +108,14 @@ impl Logic for WriteOrder {
         self.taken.d.next = self.taken.q.val() + count;
         self.issued.next = self.taken.q.val();
         let landing = turn.get_bit(elab!(writer::LANDING));
+        if landing {
+            data |= self.value.q.val().cast::<256>();
+        }
         self.m.valid.next = self.turns.valid.val();
         self.m.data.next = DmaWrite {
             iova: iova,
             len: len,
-            is_inline: !landing,
+            is_inline: !landing || self.is_inline.q.val(),
             buf: if landing { self.buf.q.val() } else { 0.into() },
             data: data,
             rows: if landing { self.rows.q.val() } else { 0.into() },

@@ -8,7 +8,8 @@
 //! error, go                      valid (in 1 if there is no completion)
 //! landed                                   take     (2 cycles per packet without a completion)
 //! ```
-//! A READ is handed on when the host has performed all writes before it: the memory that it reads is new.
+//! A READ is handed on when the host has performed all writes before it: the memory that it reads is new. For an atomic that is
+//! seen to by `memory/atomics`, which is at work on it already.
 //!
 //! It waits for the completion queues and the performed writes (which wait for the write channel only), for `qp_state`'s intake, and for the
 //! response engine's intake, which has room for every reply and waits for nobody.
@@ -137,7 +138,7 @@ impl Logic for Commit {
         }
         let mut count: Bits<64> = 0.into();
         if take {
-            self.due.d.next = !reply.read;
+            self.due.d.next = !reply.read || reply.atomic;
             self.has_completion.d.next = completion.valid && !flushed;
             self.has_error.d.next = (landed.fault || completion.cause.any()) && !flushed && !drops;
             self.has_go.d.next = (reply.ack || reply.read) && !flushed;

@@ -464,6 +464,7 @@ impl Logic for Completer {
             generation: self.generation.q.val(),
             response: true,
             write: lands && f.bytes,
+            adds: false,
             key: stretch.key,
             va: stretch.va,
             len: stretch.len,
@@ -480,6 +481,7 @@ impl Logic for Completer {
                 counted: false,
                 ack: false,
                 read: false,
+                atomic: said.atomic,
                 again: false,
                 psn: 0.into(),
                 msn: 0.into(),
@@ -601,6 +603,7 @@ impl Logic for Completer {
                     now,
                     self.has.q.val(),
                     self.is_read.q.val(),
+                    rec.opcode != elab!(bits::<3>(send_op::READ as u64)),
                     rec.length,
                     packets,
                     behind,
@@ -670,7 +673,8 @@ impl Logic for Completer {
             self.rec.d.next = record;
             let has = if look { row.record != self.sent.val().record } else { now.record != self.sent_q.q.val() };
             self.has.d.next = has;
-            self.is_read.d.next = has && record.opcode == elab!(bits::<3>(send_op::READ as u64));
+            let reads = record.opcode.get_bit(2) && record.opcode != elab!(bits::<3>(send_op::SEND_INV as u64));
+            self.is_read.d.next = has && reads;
             self.packets.d.next =
                 if attributes.raw { bits::<24>(1) } else { response_psns(record.length, attributes.mtu) };
         }

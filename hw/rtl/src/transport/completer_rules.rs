@@ -11,7 +11,7 @@ use hdl::prelude::*;
 
 /// Acknowledges up to its PSN, itself included.
 pub const SAYS_ACK: u8 = 0;
-/// Data of a READ.
+/// Data of a READ, or the answer to an atomic.
 pub const SAYS_DATA: u8 = 1;
 /// NAK sequence error: send again from its PSN on.
 pub const SAYS_GO_BACK: u8 = 2;
@@ -106,11 +106,12 @@ pub struct Word {
     pub call: Bit,
     /// One that packets have left, which is their ACK.
     pub left: Bit,
-    /// READ data that ends the response; whose pad suits its bytes.
+    /// READ data that ends the response; whose pad suits its bytes; the answer to an atomic, which is such, too.
     pub closes: Bit,
     pub pad: Bit,
     /// It tells of credits.
     pub credits: Bit,
+    pub atomic: Bit,
     /// With `SAYS_END`: status of the completion.
     pub status: Bits<8>,
     /// With `SAYS_END`: cause.
@@ -136,6 +137,7 @@ pub struct Said {
     /// As in [`Word`].
     pub closes: Bit,
     pub pad: Bit,
+    pub atomic: Bit,
     pub status: Bits<8>,
     pub cause: Bits<8>,
 }
@@ -216,7 +218,8 @@ pub fn word_of(m: RxMeta, call_fault: Bit, call_left: Bit) -> Word {
     let class = m.syndrome.get_bits::<3>(5);
     let low = m.syndrome.get_bits::<5>(0);
     let is_ack = m.opcode == op::ACK;
-    let is_data = m.opcode >= op::READ_RESPONSE_FIRST && m.opcode <= op::READ_RESPONSE_ONLY;
+    let atomic = m.opcode == op::ATOMIC_ACK;
+    let is_data = m.opcode >= op::READ_RESPONSE_FIRST && m.opcode <= op::READ_RESPONSE_ONLY || atomic;
     let kind: Bits<3> = if call {
         if call_fault {
             SAYS_FAULT.to_bits()
@@ -241,11 +244,12 @@ pub fn word_of(m: RxMeta, call_fault: Bit, call_left: Bit) -> Word {
         known: is_data || is_ack && (class == 0 || class == 1 || class == 3 && low <= 3),
         call,
         left: call && !call_fault && call_left,
-        closes: m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY,
+        closes: m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY || atomic,
         pad: (m.payload.get_bits::<2>(0) + m.pad) == 0,
+        atomic,
         credits: !call
             && class == 0
-            && (is_ack || m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY),
+            && (is_ack || m.opcode == op::READ_RESPONSE_LAST || m.opcode == op::READ_RESPONSE_ONLY || atomic),
         status: if low == 1 {
             wc::REM_INV_REQ.to_bits()
         } else if low == 2 {
@@ -287,6 +291,7 @@ pub fn understand(
         pkey: pkeys_match(pkey, from.pkey),
         closes: word.closes,
         pad: word.pad,
+        atomic: word.atomic,
         status: word.status,
         cause: word.cause,
     }
@@ -329,7 +334,7 @@ pub struct Facts {
     /// A wake-up call about a fault of the send side.
     pub fault: Bit,
 
-    /// There is a record, and it is a READ's.
+    /// There is a record, and it is a READ's or an atomic's.
     pub has: Bit,
     pub is_read: Bit,
     /// It is acknowledged to its end, if what the packet says is sound and landed; and so many PSNs behind it.
@@ -367,7 +372,7 @@ pub struct Trouble {
     pub status: Bits<8>,
 }
 
-/// See [`Facts`]. The record, of `length` bytes, takes `packets` PSNs, of which `behind` with `before` bytes are acknowledged; the packet acknowledges
+/// See [`Facts`]. The record, a READ's or an `atomic`'s if `is_read`, of `length` bytes, takes `packets` PSNs, of which `behind` with `before` bytes are acknowledged; the packet acknowledges
 /// `todo` more, `some` if that is not 0. Of a READ response a packet has the MTU, or at the end all that remains. FIRST and MIDDLE
 /// are taken for each other: after a go back the old response may still arrive. `timely`: the timer that fired, `fired_verbs` or
 /// a fast one, is the present one.
@@ -376,6 +381,7 @@ pub fn facts_of(
     row: Row,
     has: Bit,
     is_read: Bit,
+    atomic: Bit,
     length: Bits<32>,
     packets: Psn,
     behind: Psn,
@@ -411,7 +417,7 @@ pub fn facts_of(
     let final_one = behind + 1 == packets;
     let sound_last = said.closes && said.pad && before + payload.cast::<32>() == length;
     let sound = !said.closes && said.pad && payload == mtu_bytes(mtu);
-    let good = if final_one { sound_last } else { sound };
+    let good = said.atomic == atomic && if final_one { sound_last } else { sound };
 
     // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
     let fault = own && says_fault;

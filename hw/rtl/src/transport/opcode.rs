@@ -10,8 +10,11 @@ pub struct Kind {
     pub send: Bit,
     /// WRITE, with or without immediate.
     pub write: Bit,
-    /// READ request.
+    /// READ request, or an atomic, which takes a READ resource as well.
     pub read: Bit,
+    /// Atomic; it adds.
+    pub atomic: Bit,
+    pub adds: Bit,
     /// FIRST or ONLY, or a READ request.
     pub opens: Bit,
     /// LAST or ONLY, or a READ request.
@@ -31,7 +34,9 @@ pub struct Kind {
 pub fn kind_of(opcode: Bits<8>) -> Kind {
     let low = opcode.get_bits::<5>(0);
     let write = low >= op::WRITE_FIRST && low <= op::WRITE_ONLY_IMM;
-    let read = low == op::READ_REQUEST;
+    let adds = low == op::FETCH_ADD;
+    let atomic = low == op::COMPARE_SWAP || adds;
+    let read = low == op::READ_REQUEST || atomic;
     let send_only = low == op::SEND_ONLY || low == op::SEND_ONLY_IMM;
     let write_only = low == op::WRITE_ONLY || low == op::WRITE_ONLY_IMM;
     let send_last = low == op::SEND_LAST || low == op::SEND_LAST_IMM;
@@ -40,6 +45,8 @@ pub fn kind_of(opcode: Bits<8>) -> Kind {
         send: low <= op::SEND_ONLY_IMM,
         write,
         read,
+        atomic,
+        adds,
         opens: low == op::SEND_FIRST || low == op::WRITE_FIRST || send_only || write_only || read,
         closes: send_last || write_last || send_only || write_only || read,
         imm: low == op::SEND_LAST_IMM

@@ -46,7 +46,7 @@ use crate::{
     stream::{BadRow, GuardedTable, Sink, Source, TablePort},
 };
 use abi::{
-    queue::ud_target,
+    queue::{sge, ud_target},
     status::counter,
     table::{address_handles, id, qp_send, qp_state, qp_type},
 };
@@ -517,7 +517,8 @@ impl<const N: usize> Logic for Requester<N> {
                 let last = packet.last && (wqe.signaled || !gaps.posted || packet.again);
                 let asks = last || full || verdict.fills;
                 let ack = !packet.read && answers(context.attributes.kind) && asks;
-                self.ack.d.next = ack;
+                // An atomic asks for its answer, as stock Soft-RoCE's does; it restarts no count.
+                self.ack.d.next = ack || wqe.atomic;
                 self.after.d.next = advanced(now, packet, wqe.blocks, ack);
                 self.opcode.d.next = opcode_of(wqe.opcode, context.attributes.kind, packet.first, packet.last);
                 self.spent.d.next = budget <= cost_of(packet.bytes);
@@ -754,7 +755,9 @@ impl<const N: usize> Logic for Requester<N> {
         // Once: when a READ is sent again, the completer may be reading its row for a late response.
         self.land_we.next = begins && packet.read && !packet.again;
         self.land_addr.next = cat!(24; bits::<8>(0), context.qpn, now.reads.get_bits::<4>(0));
-        self.land.next = sges;
+        // The operands of an atomic stand where SGE 0 would: it names no bytes.
+        let empty: Bits<32> = if wqe.atomic { 0.into() } else { sges.get_bits::<32>(elab!(sge::LENGTH.lsb)) };
+        self.land.next = cat!(512; sges.get_bits::<384>(128), empty, sges.get_bits::<96>(0));
         self.progress.we.next = store;
         self.progress.waddr.next = context.qpn.cast::<24>();
         self.progress.wdata.next = now;

@@ -3,11 +3,11 @@
 
 use super::{
     opcode::{mtu_bytes, response_psns},
-    requester_wqe::{Wqe, fault_of, total_of},
+    requester_wqe::{Wqe, bytes_of_sge, fault_of, total_of},
 };
 use crate::msg::{Acked, GoBack, Psn, QpView, QueueView};
 use abi::{
-    queue::send_op,
+    queue::{ATOMIC_BYTES, send_op},
     status::cause,
     table::{qp_address, qp_send, qp_state, qp_type},
 };
@@ -55,7 +55,7 @@ pub struct Attributes {
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Packet {
     pub first: Bit,
-    /// Last of its message; a READ is one packet.
+    /// Last of its message; a READ is one packet. So is an atomic, which is a READ to all else, too, but that it has payload.
     pub last: Bit,
     pub read: Bit,
     /// Payload, and PSNs it takes.
@@ -171,7 +171,7 @@ fn reads_out(issued: Bits<8>, done: Bits<8>) -> Bits<8> {
 /// The next packet of a message of which `left` bytes are left. A raw frame is one packet, whatever the path MTU.
 #[hdl_fn]
 pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes) -> Packet {
-    let read = wqe.opcode == send_op::READ;
+    let read = wqe.reads;
     let raw = attributes.kind == qp_type::RAW;
     let most = mtu_bytes(attributes.mtu);
     let rest = left <= most.cast::<32>() || raw;
@@ -183,7 +183,13 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
         first,
         last: rest || read,
         read,
-        bytes: if read { 0.into() } else { bytes },
+        bytes: if wqe.atomic {
+            elab!(bits::<14>(2 * ATOMIC_BYTES as u64))
+        } else if read {
+            0.into()
+        } else {
+            bytes
+        },
         psns: if read { packets } else { 1.into() },
         packets,
         units: (some + 511).get_bits::<5>(9).cast::<6>(),
@@ -253,12 +259,16 @@ pub fn gaps_of(
         resumes: state.state == qp_state::INIT || state.state == qp_state::RTR || state.state == qp_state::SQD,
         crowded: opens && messages >= MESSAGES,
         crowd: opens && messages >= elab!(MESSAGES - 1),
-        reading: wqe.opcode == send_op::READ && reads >= attributes.max_reads.cast::<8>(),
+        reading: wqe.reads && reads >= attributes.max_reads.cast::<8>(),
         fenced: begins && wqe.fence && reads.any(),
         spent: acked.limited && place >= limit,
         unheard: begins && receives && over && !now.silent.any(),
         unsound: fault_of(wqe, attributes.kind, attributes.max_reads),
-        short: !wqe.is_inline && total_of(sges) != wqe.length.cast::<34>(),
+        short: if wqe.atomic {
+            bytes_of_sge(sges, 1.into()) != ATOMIC_BYTES as u64
+        } else {
+            !wqe.is_inline && total_of(sges) != wqe.length.cast::<34>()
+        },
         long: datagram && !one,
         stranger: datagram && !(handle.valid && handle.pd == attributes.pd),
     }

@@ -1,7 +1,7 @@
 //! A send WQE, taken apart and checked.
 
 use abi::{
-    queue::{MAX_MESSAGE, send_op, send_wqe, sge},
+    queue::{ATOMIC_BYTES, MAX_MESSAGE, send_op, send_wqe, sge},
     status::{cause, wc},
     table::qp_type,
     wire::{MAX_FRAME, len, op, transport},
@@ -16,6 +16,10 @@ pub struct Wqe {
     pub solicited: Bit,
     pub fence: Bit,
     pub is_inline: Bit,
+    /// An atomic: the front of its payload, inline, is what it sends; the SGE behind that takes the answer.
+    pub atomic: Bit,
+    /// It is one, or a READ.
+    pub reads: Bit,
     pub blocks: Bits<3>,
     pub sges: Bits<3>,
     pub imm: Bits<32>,
@@ -85,7 +89,8 @@ pub fn piece_of(sges: Bits<512>, entry: Bits<2>, at: Bits<32>, want: Bits<14>) -
 #[hdl_fn]
 pub fn wqe_of(block: Bits<512>) -> Wqe {
     let opcode = block.get_bits::<8>(elab!(send_wqe::OPCODE.lsb));
-    let is_inline = block.get_bit(elab!(send_wqe::INLINE.lsb));
+    let atomic = opcode == send_op::COMPARE_SWAP || opcode == send_op::FETCH_ADD;
+    let is_inline = block.get_bit(elab!(send_wqe::INLINE.lsb)) || atomic;
     let blocks = block.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb));
     let length = block.get_bits::<32>(elab!(send_wqe::LENGTH.lsb));
     // Inline data fill the blocks from byte 32 on.
@@ -96,6 +101,8 @@ pub fn wqe_of(block: Bits<512>) -> Wqe {
         solicited: block.get_bit(elab!(send_wqe::SOLICITED.lsb)),
         fence: block.get_bit(elab!(send_wqe::FENCE.lsb)),
         is_inline,
+        atomic,
+        reads: opcode == send_op::READ || atomic,
         blocks,
         sges: block.get_bits::<3>(elab!(send_wqe::SGES.lsb)),
         imm: block.get_bits::<32>(elab!(send_wqe::IMM.lsb)),
@@ -126,20 +133,21 @@ pub fn sges_of(pair: Bits<256>, from: usize, count: Bits<3>) -> Bits<256> {
 /// Why a WQE of a QP of type `kind` cannot be executed (`abi::status::cause`), or 0; the sum of its SGEs is not checked.
 #[hdl_fn]
 pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
-    let read = wqe.opcode == send_op::READ;
+    let read = wqe.reads;
     let raw = kind == qp_type::RAW;
     let known = if raw {
         wqe.opcode == send_op::SEND
     } else if kind == qp_type::UD {
         wqe.opcode <= send_op::SEND_IMM
     } else {
-        wqe.opcode <= send_op::READ && !(read && (kind == qp_type::UC || !max_reads.any()))
+        wqe.opcode <= send_op::FETCH_ADD && !(read && (kind == qp_type::UC || !max_reads.any()))
     };
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
-    let holds = if wqe.is_inline { !read } else { wqe.sges <= 2 || blocks >= 2 };
+    let holds = if wqe.is_inline { !read || wqe.atomic } else { wqe.sges <= 2 || blocks >= 2 };
     let whole = !raw || !wqe.tiny;
-    let fits = whole && if wqe.is_inline { wqe.fits } else { !(if raw { wqe.big } else { wqe.huge }) };
+    let right = !wqe.atomic || wqe.length == ATOMIC_BYTES as u64;
+    let fits = whole && right && if wqe.is_inline { wqe.fits } else { !(if raw { wqe.big } else { wqe.huge }) };
     if !known {
         bits::<8>(cause::WQE_OPCODE as u64)
     } else if !counts || !holds {
@@ -157,7 +165,7 @@ pub fn status_of(why: Bits<8>) -> Bits<8> {
     if why == cause::WQE_LENGTH { bits::<8>(wc::LOC_LEN as u64) } else { bits::<8>(wc::LOC_QP_OP as u64) }
 }
 
-/// BTH opcode of a packet of a SEND, WRITE or READ of a QP of type `kind`.
+/// BTH opcode of a packet of a SEND, WRITE, READ or atomic of a QP of type `kind`.
 #[hdl_fn]
 pub fn opcode_of(opcode: Bits<8>, kind: Bits<2>, first: Bit, last: Bit) -> Bits<8> {
     let write = opcode == send_op::WRITE || opcode == send_op::WRITE_IMM;
@@ -173,6 +181,10 @@ pub fn opcode_of(opcode: Bits<8>, kind: Bits<2>, first: Bit, last: Bit) -> Bits<
     };
     let low = if opcode == send_op::READ {
         bits::<8>(op::READ_REQUEST as u64)
+    } else if opcode == send_op::COMPARE_SWAP {
+        bits::<8>(op::COMPARE_SWAP as u64)
+    } else if opcode == send_op::FETCH_ADD {
+        bits::<8>(op::FETCH_ADD as u64)
     } else if write {
         place + bits::<8>(op::WRITE_FIRST as u64)
     } else {

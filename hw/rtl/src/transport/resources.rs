@@ -1,5 +1,5 @@
-//! The READ resources of all QPs: what each READ asked for. For the responder, which writes them and searches them for a
-//! repeated READ, and for the response engine, which reads them.
+//! The READ resources of all QPs: what each READ or atomic asked for, and the result of the latter. For the responder, which writes
+//! them and searches them for what is repeated, for the response engine, which reads them, and for the atomics, which save results.
 //!
 //! ```text
 //! cycle           0      1      2      3      4
@@ -7,13 +7,34 @@
 //! res                           A ..                (the response engine's: until its next read)
 //! seek, seek_at   B      B      B                   (held; waits while the response engine reads)
 //! found                                B ..         with `found_valid`, until the next search
+//! save, save_at   C      C                          (held until `save_ready`)
 //! ```
 //! One RAM with one read port: the response engine goes first, the responder's searches are rare. A read of the cycle
 //! in which its row is written gives undefined data: a resource is read when its packet has landed.
-//! No search waits for ever: the response engine does not read in every cycle while it has frames to make.
+//! A result is saved in a cycle in which nobody reads.
+//! Neither search nor result waits for ever: the response engine does not read in every cycle while it has frames to make.
 
-use crate::msg::ReadResource;
+use crate::msg::{Psn, ReadResource};
 use hdl::prelude::*;
+
+/// What the responder alone writes. With [`Fate`] it is cut so that neither takes more block RAM than both together.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Asked {
+    psn: Psn,
+    msn: Bits<24>,
+    rkey: Bits<32>,
+    length: Bits<26>,
+    atomic: Bit,
+}
+
+/// What the result of an atomic takes the place of.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Fate {
+    va: Bits<64>,
+    length: Bits<6>,
+    done: Bit,
+    failed: Bit,
+}
 
 /// See the module.
 #[derive(LogicBlock)]
@@ -32,7 +53,14 @@ pub struct Resources {
     pub seek_at: Signal<In, Bits<24>>,
     pub found: Signal<Out, ReadResource>,
     pub found_valid: Signal<Out, Bit>,
-    rows: Ram<ReadResource, 24>,
+    /// The result of an atomic, held until `save_ready`: what was in memory, or that it could not be read.
+    pub save: Signal<In, Bit>,
+    pub save_at: Signal<In, Bits<24>>,
+    pub result: Signal<In, Bits<64>>,
+    pub failed: Signal<In, Bit>,
+    pub save_ready: Signal<Out, Bit>,
+    asked: Ram<Asked, 24>,
+    fates: Ram<Fate, 24>,
     reads: Reg<Bit>,
     seeks: Reg<Bit>,
     res_q: DFF<ReadResource>,
@@ -56,7 +84,13 @@ impl Resources {
             seek_at: Default::default(),
             found: Default::default(),
             found_valid: Default::default(),
-            rows: Ram::default().rows(16 * qps).style("block"),
+            save: Default::default(),
+            save_at: Default::default(),
+            result: Default::default(),
+            failed: Default::default(),
+            save_ready: Default::default(),
+            asked: Ram::default().rows(16 * qps).style("block"),
+            fates: Ram::default().rows(16 * qps).style("block"),
             reads: Default::default(),
             seeks: Default::default(),
             res_q: Default::default(),
@@ -71,22 +105,54 @@ impl Logic for Resources {
     fn update(&mut self) {
         regs!(self, clock, rst, reads, seeks, found_valid_q);
         dff_setup!(self, clock, res_q, found_q);
-        clock!(self, clock, rows);
+        clock!(self, clock, asked, fates);
         let re = self.re.val();
-        self.rows.we.next = self.we.val();
-        self.rows.waddr.next = self.waddr.val();
-        self.rows.wdata.next = self.wdata.val();
+        let we = self.we.val();
+        let new = self.wdata.val();
+        self.asked.we.next = we;
+        self.asked.waddr.next = self.waddr.val();
+        self.asked.wdata.next = Asked {
+            psn: new.psn,
+            msn: new.msn,
+            rkey: new.rkey,
+            length: new.length.get_bits::<26>(0),
+            atomic: new.atomic,
+        };
+        let may_save = !we && !re && !self.seek.val();
+        self.save_ready.next = may_save;
+        self.fates.we.next = we || self.save.val() && may_save;
+        self.fates.waddr.next = if we { self.waddr.val() } else { self.save_at.val() };
+        self.fates.wdata.next = Fate {
+            va: if we { new.va } else { self.result.val() },
+            length: if we { new.length.get_bits::<6>(26) } else { 0.into() },
+            done: !we,
+            failed: !we && self.failed.val(),
+        };
         // Only one of the two is looked at, so the search may read whenever nobody else does.
-        self.rows.re.next = true;
-        self.rows.raddr.next = if re { self.raddr.val() } else { self.seek_at.val() };
+        let raddr = if re { self.raddr.val() } else { self.seek_at.val() };
+        self.asked.re.next = true;
+        self.asked.raddr.next = raddr;
+        self.fates.re.next = true;
+        self.fates.raddr.next = raddr;
+        let (asked, fate) = (self.asked.rdata.val(), self.fates.rdata.val());
+        let row = ReadResource {
+            psn: asked.psn,
+            msn: asked.msn,
+            va: fate.va,
+            rkey: asked.rkey,
+            length: cat!(32; fate.length, asked.length),
+            atomic: asked.atomic,
+            done: fate.done,
+            failed: fate.failed,
+        };
         self.reads.d.next = re;
         let done = self.seeks.q.val() || self.found_valid_q.q.val();
         self.seeks.d.next = self.seek.val() && !re && !done;
         if self.reads.q.val() {
-            self.res_q.d.next = self.rows.rdata.val();
+            self.res_q.d.next = row;
         }
         if self.seeks.q.val() {
-            self.found_q.d.next = self.rows.rdata.val();
+            self.found_q.d.next = row;
         }
         self.found_valid_q.d.next = self.seeks.q.val();
         self.res.next = self.res_q.q.val();
@@ -102,9 +168,9 @@ mod tests {
     use rand::RngExt;
     use verilate::Model;
 
-    /// Both readers at random, against a plain array.
+    /// Both readers and both writers at random, against a plain array.
     #[test]
-    fn both_readers_get_what_was_written() {
+    fn both_readers_get_what_was_written_and_saved() {
         let qps = 4;
         let mut m = Model::of(|| Resources::new(qps), options()).unwrap();
         m.reset();
@@ -112,6 +178,7 @@ mod tests {
         let mut rows = vec![ReadResource::default(); 16 * qps];
         let mut reads = [None; 2];
         let (mut now, mut seek, mut since, mut found) = (None, None, 0, 0);
+        let (mut result, mut saved): (Option<(usize, u64, bool)>, _) = (None, 0);
         for _ in 0..verilate::scale(5000) {
             let mut pick = || rng.random_range(0..rows.len());
             let (write, read, other) = (pick(), pick(), pick());
@@ -123,6 +190,7 @@ mod tests {
                     psn: rng.random_range(0..1u64 << 24).to_bits(),
                     va: rng.random::<u64>().to_bits(),
                     length: (rng.random::<u32>() as u64).to_bits(),
+                    atomic: rng.random(),
                     ..Default::default()
                 };
                 m.set("waddr", at as u64);
@@ -138,6 +206,21 @@ mod tests {
             }
             m.set("seek", seek.is_some().into());
             m.set("seek_at", seek.unwrap_or(other) as u64);
+            if result.is_none() && rng.random_bool(0.3) {
+                result = Some((rng.random_range(0..rows.len()), rng.random(), rng.random()));
+            }
+            m.set("save", result.is_some().into());
+            let (at, value, failed) = result.unwrap_or((other, 0, true));
+            m.set("save_at", at as u64);
+            m.set("result", value);
+            m.set("failed", failed.into());
+            m.eval();
+            if m.bit("save_ready") && result.take().is_some() {
+                assert!(write.is_none() && !busy && seek.is_none(), "it is not its turn");
+                let length = rows[at].length.get_bits::<26>(0).cast::<32>();
+                rows[at] = ReadResource { va: value.to_bits(), length, done: true, failed, ..rows[at] };
+                saved += 1;
+            }
             m.tick();
             if let Some(want) = now {
                 assert_eq!(m.get_bytes("res"), bytes_of(want));
@@ -150,6 +233,6 @@ mod tests {
             }
             assert!(seek.is_none() || since < 40, "a search waits");
         }
-        assert!(found > 300, "{found}");
+        assert!(found > 300 && saved > 100, "{found}, {saved}");
     }
 }

@@ -23,6 +23,9 @@
 //!
 //! What a QP owes is decided into `debt` and written to its row while the next one is chosen, in a cycle in which that row is not read.
 //!
+//! An atomic is answered like a READ of no bytes, with what `memory/atomics` has saved in its resource. While that is not done its QP
+//! is left alone, until it says so (`done`).
+//!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
 //! intake goes on. Intake waits for nobody.
 
@@ -83,6 +86,9 @@ pub struct Respond<const N: usize> {
     pub res_re: Signal<Out, Bit>,
     pub res_addr: Signal<Out, Bits<24>>,
     pub res: Signal<In, ReadResource>,
+    /// An atomic of this QP is done.
+    pub done: Signal<In, Bit>,
+    pub done_qp: Signal<In, Qp>,
     /// Serves the responder: READs answered, two cycles later.
     pub reads_re: Signal<In, Bit>,
     pub reads_addr: Signal<In, Qp>,
@@ -116,8 +122,9 @@ pub struct Respond<const N: usize> {
     idle: Reg<Bit>,
     first: Reg<Bit>,
     serves: Reg<Bit>,
-    /// The rows are read for a fault.
+    /// The rows are read for a fault. The fault is that of an atomic.
     faulty: Reg<Bit>,
+    refused: Reg<Bit>,
     attributes: GuardedTable<Attributes>,
     debts: GuardedTable<Debt>,
     /// Those of `qp`, in LUTs: they address the read of the resource.
@@ -177,6 +184,8 @@ impl<const N: usize> Default for Respond<N> {
             res_re: Default::default(),
             res_addr: Default::default(),
             res: Default::default(),
+            done: Default::default(),
+            done_qp: Default::default(),
             reads_re: Default::default(),
             reads_addr: Default::default(),
             reads: Default::default(),
@@ -199,6 +208,7 @@ impl<const N: usize> Default for Respond<N> {
             first: Default::default(),
             serves: Default::default(),
             faulty: Default::default(),
+            refused: Default::default(),
             // Few bits: where the rows are few, too, no RAM is spent on them.
             attributes: GuardedTable::new(N, if N <= 64 { "distributed" } else { "block" }),
             debts: GuardedTable::new(N, "block"),
@@ -239,7 +249,7 @@ impl<const N: usize> Default for Respond<N> {
 impl<const N: usize> Logic for Respond<N> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, row_due, early, writes, late, idle, first, serves, faulty, intakes);
+        regs!(self, clock, rst, state, row_due, early, writes, late, idle, first, serves, faulty, refused, intakes);
         regs!(self, clock, rst, enough);
         regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q);
         dff_setup!(
@@ -295,7 +305,8 @@ impl<const N: usize> Logic for Respond<N> {
         let fetch = state == State::Fetch;
         let serve = fetch && !faulty;
         self.table.ready.next = in_bus;
-        self.fault.ready.next = state == State::Fault;
+        let refused = self.refused.q.val();
+        self.fault.ready.next = state == State::Fault && !refused;
         self.go.ready.next = first;
         self.scan.pick.ready.next = serve;
         self.scan.bits.next = self.work.bits.val();
@@ -376,7 +387,7 @@ impl<const N: usize> Logic for Respond<N> {
         let counts = may_send && meant && (faulty || !row.silent);
         // Not before those whose turn it is.
         let their_turn = self.enough.q.val() && self.scan.pick.valid.val();
-        let may_at_once = reply.read && !reply.again && outputs_free && !their_turn;
+        let may_at_once = reply.read && !reply.again && !reply.atomic && outputs_free && !their_turn;
         let at_once = may_at_once && counts && !row.count.any();
         self.counts.d.next = counts;
         self.at_once.d.next = at_once;
@@ -390,7 +401,9 @@ impl<const N: usize> Logic for Respond<N> {
         let ends = left <= mtu.cast::<32>();
         let len = if ends { left.get_bits::<14>(0) } else { mtu };
         let begun = debt.begun && !first;
-        let data_opcode: Bits<8> = if begun {
+        let data_opcode: Bits<8> = if res.atomic {
+            op::ATOMIC_ACK.to_bits()
+        } else if begun {
             if ends { op::READ_RESPONSE_LAST.to_bits() } else { op::READ_RESPONSE_MIDDLE.to_bits() }
         } else if ends {
             op::READ_RESPONSE_ONLY.to_bits()
@@ -412,7 +425,7 @@ impl<const N: usize> Logic for Respond<N> {
                 ack_req: false,
                 solicited: false,
                 payload: if is_ack { 0.into() } else { len },
-                va: 0.into(),
+                va: res.va,
                 rkey: 0.into(),
                 dma_len: 0.into(),
                 syndrome: if is_ack { row.ack_syndrome } else { syndrome::ACK.to_bits() },
@@ -538,23 +551,25 @@ impl<const N: usize> Logic for Respond<N> {
                 self.debt.d.next.count = 0.into();
                 self.debt.d.next.fresh = 0.into();
                 self.debt.d.next.ack = true;
-                self.debt.d.next.ack_psn = fault.psn;
+                self.debt.d.next.ack_psn = if refused { debt.psn } else { fault.psn };
                 // The host refused the read, or the key did.
-                self.debt.d.next.ack_syndrome = if fault.cause == cause::DMA_ERROR {
+                self.debt.d.next.ack_syndrome = if refused || fault.cause == cause::DMA_ERROR {
                     syndrome::NAK_REMOTE_OPERATION.to_bits()
                 } else {
                     syndrome::NAK_REMOTE_ACCESS.to_bits()
                 };
                 self.debt.d.next.silent = true;
-                self.error_valid.d.next = self.counts.q.val() && !debt.silent;
+                let counts = self.counts.q.val() || refused;
+                self.refused.d.next = false;
+                self.error_valid.d.next = counts && !debt.silent;
                 self.error_q.d.next = QpError {
                     qpn: qp,
                     generation: fault.generation,
-                    any_generation: false,
-                    cause: fault.cause,
+                    any_generation: refused,
+                    cause: if refused { cause::DMA_ERROR.to_bits() } else { fault.cause },
                     event: true,
                 };
-                self.writes.d.next = self.counts.q.val();
+                self.writes.d.next = counts;
             }
             State::Place => {
                 let psns = if debt.placed { debt.psn - res.psn } else { 0.into() };
@@ -567,7 +582,13 @@ impl<const N: usize> Logic for Respond<N> {
                     self.debt.d.next.again = false;
                 }
                 self.debt.d.next.placed = true;
-                next = State::Send;
+                // Nothing to write yet if it is not done; and a report has its place.
+                if res.atomic && res.failed {
+                    self.refused.d.next = !self.error_valid.q.val();
+                    next = if self.error_valid.q.val() { State::Place } else { State::Fault };
+                } else if !res.atomic || res.done {
+                    next = State::Send;
+                }
             }
             State::Send => {
                 // The place is free at the first frame of a turn; when it is not at a later one, the turn is over.
@@ -658,10 +679,10 @@ impl<const N: usize> Logic for Respond<N> {
 
         self.work.set[0].next = writes && (debt.count.any() || debt.ack);
         self.work.set_at[0].next = qp;
-        for i in 1..3 {
-            self.work.set[i].next = false;
-            self.work.set_at[i].next = 0.into();
-        }
+        self.work.set[1].next = self.done.val();
+        self.work.set_at[1].next = self.done_qp.val();
+        self.work.set[2].next = false;
+        self.work.set_at[2].next = 0.into();
         self.work.clear.next = serve;
         self.work.clear_at.next = qp;
         self.work.drop.next = false;

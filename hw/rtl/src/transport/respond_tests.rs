@@ -27,6 +27,8 @@ struct Reference {
     /// READ responses under way: slot, next packet, begun, asked for again.
     reads: VecDeque<(usize, u64, bool, bool)>,
     resources: [(u64, u64, u64, u64, u64); 16],
+    /// Which of them are atomics, not done or done.
+    atomics: [Option<bool>; 16],
     ack: Option<(u64, u64, u64)>,
     silent: bool,
     /// Next PSN of READ responses.
@@ -80,7 +82,9 @@ impl Reference {
             let before = *at * self.mtu;
             let n = (length - before).min(self.mtu);
             let ends = before + n == length;
+            assert_ne!(self.atomics[slot], Some(false), "an answer to an atomic that is not done");
             let opcode = match (*begun, ends) {
+                _ if self.atomics[slot].is_some() => op::ATOMIC_ACK,
                 (false, false) => op::READ_RESPONSE_FIRST,
                 (true, false) => op::READ_RESPONSE_MIDDLE,
                 (true, true) => op::READ_RESPONSE_LAST,
@@ -114,12 +118,16 @@ struct Around {
     acks: u64,
     naks: u64,
     frames: u64,
+    atomics: u64,
     quick: u64,
     /// QPs of all frames, in order.
     order: Vec<u64>,
     drain: bool,
     /// Replies to come: the next one is announced in half of the cycles.
     replies: VecDeque<ReplyGo>,
+    /// Atomics that are not done; QPs of those that are, and this is not told.
+    pending: VecDeque<(usize, usize)>,
+    told: VecDeque<u64>,
 }
 
 impl Actor for Around {
@@ -132,12 +140,16 @@ impl Actor for Around {
         });
         self.res.drive(m, |[at]| {
             let (psn, va, rkey, length, msn) = qps[at as usize / 16].resources[at as usize % 16];
+            let atomic = qps[at as usize / 16].atomics[at as usize % 16];
             vec![bytes_of(ReadResource {
                 psn: psn.to_bits(),
                 msn: msn.to_bits(),
                 va: va.to_bits(),
                 rkey: rkey.to_bits(),
                 length: length.to_bits(),
+                atomic: atomic.is_some(),
+                done: atomic == Some(true),
+                failed: false,
             })]
         });
         while self.coming.len() > 8 || !self.coming.is_empty() && self.rng.random_bool(0.3) {
@@ -152,6 +164,21 @@ impl Actor for Around {
         m.set("soon_valid", soon.is_some().into());
         if let Some(go) = soon {
             m.set_bytes("soon", &bytes_of(*go));
+        }
+        // An atomic is done, and that is told a cycle or more later.
+        m.set("done", 0);
+        if let Some(q) = self.told.pop_front() {
+            m.set("done", 1);
+            m.set("done_qp", q);
+        }
+        let (q, slot) = (self.rng.random_range(0..QPS), self.rng.random_range(0..16));
+        let done = self.rng.random_bool(0.02).then_some((q, slot));
+        let next = if self.rng.random_bool(0.03) { self.pending.pop_front() } else { None };
+        for (q, slot) in done.into_iter().chain(next) {
+            if self.qps[q].atomics[slot] == Some(false) {
+                self.qps[q].atomics[slot] = Some(true);
+                self.told.push_back(q as u64);
+            }
         }
         m.set("epoch.ready", self.rng.random_bool(0.7).into());
         m.set("queued", self.queued as u64);
@@ -177,6 +204,7 @@ impl Actor for Around {
                     counted: get("reply.counted") != 0,
                     ack: get("reply.ack") != 0,
                     read: get("reply.read") != 0,
+                    atomic: get("reply.atomic") != 0,
                     again: get("reply.again") != 0,
                     psn: get("reply.psn").to_bits(),
                     msn: get("reply.msn").to_bits(),
@@ -196,6 +224,10 @@ impl Actor for Around {
                 let head = |k: &str| map.get(&format!("{prefix}{k}")).copied().unwrap_or(0) as u64;
                 if i == 0 {
                     assert_eq!(map.get("memory").is_some_and(|x| *x != 0), map.get("len").is_some_and(|x| *x != 0));
+                }
+                if head("opcode") as u8 == op::ATOMIC_ACK {
+                    assert_eq!(head("va"), map["va"] as u64, "its result");
+                    self.atomics += 1;
                 }
                 // A segment of no bytes names no memory.
                 let names = |k: &str| i == 0 && (head("opcode") as u8 != op::ACK || !["va", "key"].contains(&k));
@@ -272,10 +304,13 @@ fn around(m: &Model, qps: Vec<Reference>, seed: u64) -> Around {
         acks: 0,
         naks: 0,
         frames: 0,
+        atomics: 0,
         quick: 0,
         order: vec![],
         drain: true,
         replies: VecDeque::new(),
+        pending: VecDeque::new(),
+        told: VecDeque::new(),
     }
 }
 
@@ -315,9 +350,11 @@ fn random_replies_leave_in_order_of_their_requests() {
             let start = [0, M24 - 10, rng.random::<u64>() & M24][rng.random_range(0..3)];
             // Sixteen resources, used once each: their PSNs lie behind each other with gaps.
             let mut psn = start;
-            for slot in &mut r.resources {
+            for (slot, atomic) in r.resources.iter_mut().zip(&mut r.atomics) {
                 psn += rng.random_range(0..3);
+                *atomic = rng.random_bool(0.3).then_some(false);
                 let length = [0, 1, r.mtu, rng.random_range(0..6 * r.mtu)][rng.random_range(0..4)];
+                let length = if atomic.is_some() { 0 } else { length };
                 *slot = (psn & M24, rng.random::<u64>() >> 1, rng.random::<u32>() as u64, length, psn & 0xff);
                 psn += length.div_ceil(r.mtu).max(1);
             }
@@ -339,7 +376,12 @@ fn random_replies_leave_in_order_of_their_requests() {
             match rng.random_range(0..10) {
                 0..2 if *slot < 16 => {
                     let (start, _, _, length, _) = r.resources[*slot];
-                    push(&mut go, &mut a, q as u64, read(start, *slot as u64, false));
+                    let mut reply = read(start, *slot as u64, false);
+                    reply.atomic = r.atomics[*slot].is_some();
+                    if reply.atomic {
+                        a.pending.push_back((q, *slot));
+                    }
+                    push(&mut go, &mut a, q as u64, reply);
                     *psn = start + length.div_ceil(r.mtu).max(1);
                     *slot += 1;
                 }
@@ -393,7 +435,8 @@ fn random_replies_leave_in_order_of_their_requests() {
             assert_eq!(m.get("reads"), (r.answered + r.dropped) & 0xff, "READs answered of QP {q}, seed {seed}");
         }
         m.set("reads_re", 0);
-        println!("seed {seed}: {} frames, {} past the ring, {} NAKs", a.frames, a.quick, a.naks);
+        println!("seed {seed}: {} frames, {} past the ring, {} NAKs, {} atomics", a.frames, a.quick, a.naks, a.atomics);
+        assert!(a.atomics > 0);
     }
 }
 

@@ -14,6 +14,9 @@
 //! A UD message is walked over twice, `Row` to `Act`: for the header area in front of it, which is filled from where the IP header lies
 //! in the receive buffer, and for its payload.
 //!
+//! An atomic is a READ to most of this: it takes a READ resource, whose saved result answers it when it is repeated. Landing has it
+//! executed.
+//!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
 //! key is landing's. A packet that fails is dropped, answered, or ends the QP; `halted` in the row says that it has ended,
 //! until the row is loaded anew.
@@ -368,7 +371,16 @@ impl Logic for Responder {
         // The cycle after the op was made: packet and op are still here.
         let made = self.op_q.q.val();
         self.res_addr.next = cat!(24; made.qpn.cast::<20>(), made.reply.slot);
-        self.res.next = ReadResource { psn: m.psn, msn: made.reply.msn, va: m.va, rkey: m.rkey, length: m.dma_len };
+        self.res.next = ReadResource {
+            psn: m.psn,
+            msn: made.reply.msn,
+            va: m.va,
+            rkey: m.rkey,
+            length: m.dma_len,
+            atomic: made.reply.atomic,
+            done: false,
+            failed: false,
+        };
         self.seek.next = state == State::Search;
         self.seek_at.next = cat!(24; qp.cast::<20>(), self.slot.q.val());
         if self.op.ready.val() {
@@ -441,7 +453,7 @@ impl Logic for Responder {
             cat!(3; !less(entries.end2, reach), !less(entries.end1, reach), !less(entries.end0, reach));
         self.fits.d.next = !kind.send || !less(entries.total, reach);
         let (in0, in1, in2) = (less(start, entries.end0), less(start, entries.end1), less(start, entries.end2));
-        self.likeness.d.next = compare(m, self.saved.val(), attributes.mtu);
+        self.likeness.d.next = compare(m, kind.atomic, self.saved.val(), attributes.mtu);
         self.is_rest.d.next = is_rest(self.likeness.q.val());
 
         // ---- What Act does, from registers. The verdicts exclude each other.
@@ -561,14 +573,21 @@ impl Logic for Responder {
             qpn: qp,
             generation: view.generation,
             response: false,
-            write: (facts.some || header) && (raw || (executes && (kind.send || kind.write))),
+            write: (facts.some || header) && (raw || (executes && (kind.send || kind.write || kind.atomic))),
+            adds: kind.adds,
             key: if kind.send { key } else { found.rkey },
             va: if kind.send { base + skipped.cast::<64>() } else { found.va },
             len: if kind.send { stretch_len } else { m.payload },
             span: if kind.send { stretch_len.cast::<32>() } else { found.span },
             buf: self.place.q.val(),
             pd: attributes.pd,
-            need: if kind.send { access::LOCAL_WRITE.to_bits() } else { access::REMOTE_WRITE.to_bits() },
+            need: if kind.send {
+                access::LOCAL_WRITE.to_bits()
+            } else if kind.atomic {
+                access::REMOTE_ATOMIC.to_bits()
+            } else {
+                access::REMOTE_WRITE.to_bits()
+            },
             last,
             accepted: executes && last,
             more: false,
@@ -577,6 +596,7 @@ impl Logic for Responder {
             reply: Reply {
                 ack: acks,
                 read: if duplicate { self.sought.q.val() } else { executes && kind.read },
+                atomic: executes && kind.atomic,
                 // Without an answer: of a QP that never answers; then the slot tells where a message begins.
                 again: duplicate || alone,
                 psn: if older { progress.psn - cat!(24; bits::<23>(0u64), duplicate) } else { m.psn },

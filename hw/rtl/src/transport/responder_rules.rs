@@ -83,6 +83,8 @@ pub struct Facts {
     pub padded: Bit,
     /// The message would have more than 2^31 bytes.
     pub long: Bit,
+    /// An atomic's address is a multiple of 8.
+    pub straight: Bit,
     /// The QP number names a QP, but for 0, which is not addressed.
     pub named: Bit,
 }
@@ -107,6 +109,7 @@ pub fn facts_of(m: RxMeta, qps: Bits<24>) -> Facts {
         some: n.any(),
         over: cat!(5; beyond(n, 12), beyond(n, 11), beyond(n, 10), beyond(n, 9), beyond(n, 8)),
         padded: (n.get_bits::<2>(0) + m.pad) == 0,
+        straight: !m.va.get_bits::<3>(0).any(),
         long: m.dma_len.get_bit(31) && m.dma_len.get_bits::<31>(0).any(),
         named: m.qpn.any() && m.qpn < qps,
     }
@@ -141,7 +144,7 @@ pub struct Found {
     pub left: Bits<32>,
     /// Bytes of the message with this packet; of the receive, if it is UD's.
     pub done: Bits<33>,
-    /// WRITE: where this packet's bytes go.
+    /// WRITE, atomic: where this packet's bytes go.
     pub va: Bits<64>,
     /// WRITE: under which key.
     pub rkey: Bits<32>,
@@ -229,7 +232,8 @@ pub fn find(
     };
     let known = kind.send || kind.write || kind.read;
     let allowed = (!kind.write || (attributes.access & access::REMOTE_WRITE as u64).any())
-        && (!kind.read || (attributes.access & access::REMOTE_READ as u64).any());
+        && (!kind.read || kind.atomic || (attributes.access & access::REMOTE_READ as u64).any())
+        && (!kind.atomic || (attributes.access & access::REMOTE_ATOMIC as u64).any());
     let outstanding = progress.reads - answered;
     let room = !kind.read || outstanding < attributes.max_reads.cast::<8>();
 
@@ -259,7 +263,15 @@ pub fn find(
         off: (m.psn ^ progress.psn).any() && placed,
         before: delta.get_bit(23) && placed,
         follows: known && sequence && allowed && room,
-        sized: facts.padded && message_ok && if kind.read { !facts.some } else { size },
+        sized: facts.padded
+            && message_ok
+            && if kind.atomic {
+                facts.straight
+            } else if kind.read {
+                !facts.some
+            } else {
+                size
+            },
         ends: !(left ^ payload).any(),
         exceeds: rest.get_bit(32),
         why: if !known || !sequence {
@@ -276,7 +288,7 @@ pub fn find(
         done: before.cast::<33>() + here.cast::<33>(),
         va: if kind.opens { m.va } else { message.va },
         rkey: if kind.opens { m.rkey } else { message.rkey },
-        span: if kind.opens { m.dma_len } else { payload },
+        span: if kind.opens && !kind.atomic { m.dma_len } else { payload },
     }
 }
 
@@ -314,6 +326,8 @@ pub fn raw_kind() -> Kind {
         send: true,
         write: false,
         read: false,
+        atomic: false,
+        adds: false,
         opens: true,
         closes: true,
         imm: false,
@@ -343,7 +357,8 @@ pub fn header_back(ip6: Bit, imm: Bit) -> BufAddr {
     header_len(ip6).cast::<20>() + imm + (len::UDP + len::BTH + len::DETH) as u64
 }
 
-/// What a READ asks for, compared with a saved one: where it begins in it by its PSN, by its address and by its length.
+/// What a READ asks for, compared with a saved one: where it begins in it by its PSN, by its address and by its length. An atomic is
+/// known by its PSN; the address has made room for the result.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Likeness {
     /// Bytes by the PSN.
@@ -352,20 +367,22 @@ pub struct Likeness {
     pub skipped: Bits<64>,
     /// Bytes by the length: negative if it asks for more than the saved one.
     pub shorter: Bits<33>,
-    /// The same key.
+    /// The same key, and both are READs or both atomics.
     pub key: Bit,
+    pub atomic: Bit,
     /// It asks for something.
     pub some: Bit,
 }
 
 /// See [`Likeness`].
 #[hdl_fn]
-pub fn compare(m: RxMeta, saved: ReadResource, mtu: Bits<3>) -> Likeness {
+pub fn compare(m: RxMeta, atomic: Bit, saved: ReadResource, mtu: Bits<3>) -> Likeness {
     Likeness {
         gap: psns_to_bytes(m.psn - saved.psn, mtu),
         skipped: m.va - saved.va,
         shorter: saved.length.cast::<33>() - m.dma_len.cast::<33>(),
-        key: m.rkey == saved.rkey,
+        key: m.rkey == saved.rkey && atomic == saved.atomic,
+        atomic,
         some: m.dma_len.any(),
     }
 }
@@ -374,7 +391,7 @@ pub fn compare(m: RxMeta, saved: ReadResource, mtu: Bits<3>) -> Likeness {
 #[hdl_fn]
 pub fn is_rest(l: Likeness) -> Bit {
     let inside = !l.shorter.get_bit(32) && (l.some || !l.gap.any());
-    inside && l.key && l.gap == l.shorter.cast::<37>() && l.skipped == l.gap.cast::<64>()
+    inside && l.key && l.gap == l.shorter.cast::<37>() && (l.atomic || l.skipped == l.gap.cast::<64>())
 }
 
 /// The row restarts the protocol. Whether it restarts the ring as well makes no difference here: before RTR nothing is

@@ -125,7 +125,8 @@ struct Reference {
     message: Option<(bool, u64, u64, u64, u64)>,
     nak: bool,
     halted: bool,
-    reads: Vec<(u64, u64, u64, u64)>,
+    /// READs and atomics: PSN, address, key, length, and whether it is an atomic.
+    reads: Vec<(u64, u64, u64, u64, bool)>,
     /// READs that the response engine has answered; all of them when `None`.
     answered: Option<u64>,
     posted: u64,
@@ -279,14 +280,16 @@ impl Reference {
         }
         let is_send = p.opcode <= op::SEND_ONLY_IMM;
         let is_write = (op::WRITE_FIRST..=op::WRITE_ONLY_IMM).contains(&p.opcode);
-        let is_read = p.opcode == op::READ_REQUEST;
+        let is_atomic = [op::COMPARE_SWAP, op::FETCH_ADD].contains(&p.opcode);
+        let is_read = p.opcode == op::READ_REQUEST || is_atomic;
         if ahead != 0 {
             let mut op = self.op(p);
             if is_read {
                 let recent = self.reads.len().min(16);
-                for (i, &(psn, va, rkey, len)) in self.reads.iter().enumerate().rev().take(recent) {
+                for (i, &(psn, va, rkey, len, atomic)) in self.reads.iter().enumerate().rev().take(recent) {
                     let gap = (p.psn.wrapping_sub(psn) & M24) * self.mtu;
-                    let matches = (gap == 0 || gap < len) && p.va == va + gap && p.rkey == rkey;
+                    let place = (gap == 0 || gap < len) && (atomic || p.va == va + gap);
+                    let matches = place && p.rkey == rkey && atomic == is_atomic;
                     if matches && p.dma_len == len - gap {
                         op.reply.read = true;
                         op.reply.again = true;
@@ -314,7 +317,9 @@ impl Reference {
         if !(is_send || is_write || is_read) || !fits_sequence {
             return self.fail(p, cause::INVALID_REQUEST);
         }
-        if is_write && self.access & access::REMOTE_WRITE == 0 || is_read && self.access & access::REMOTE_READ == 0 {
+        if is_write && self.access & access::REMOTE_WRITE == 0
+            || is_read && self.access & if is_atomic { access::REMOTE_ATOMIC } else { access::REMOTE_READ } == 0
+        {
             return self.fail(p, cause::QP_ACCESS);
         }
         let waiting = self.answered.map_or(0, |n| self.reads.len() as u64 - n);
@@ -329,7 +334,10 @@ impl Reference {
         let left = total.wrapping_sub(done);
         let good = (p.payload + p.pad.unwrap_or(p.payload.wrapping_neg() & 3)).is_multiple_of(4)
             && (is_send || total <= 1 << 31)
-            && if is_read {
+            && if is_atomic {
+                // That the operands are whole is ingress's business.
+                p.va.is_multiple_of(8)
+            } else if is_read {
                 p.payload == 0
             } else if closes {
                 p.payload <= self.mtu && (only || p.payload > 0) && (is_send || p.payload == left)
@@ -346,15 +354,17 @@ impl Reference {
             }
         } else {
             let mut op = self.op(p);
-            if is_write && p.payload > 0 {
+            if (is_write || is_atomic) && p.payload > 0 {
                 op.write = true;
                 op.key = rkey.to_bits();
                 op.va = va.to_bits();
                 op.len = p.payload.to_bits();
-                op.span = if opens { p.dma_len } else { p.payload }.to_bits();
+                op.span = if opens && is_write { p.dma_len } else { p.payload }.to_bits();
+                op.adds = p.opcode == op::FETCH_ADD;
+                op.reply.atomic = is_atomic;
                 op.buf = p.buf.to_bits();
                 op.pd = self.pd.to_bits();
-                op.need = (access::REMOTE_WRITE as u64).to_bits();
+                op.need = (if is_atomic { access::REMOTE_ATOMIC } else { access::REMOTE_WRITE } as u64).to_bits();
             }
             vec![op]
         };
@@ -367,7 +377,7 @@ impl Reference {
             last.reply.read = true;
             last.reply.psn = p.psn.to_bits();
             last.reply.slot = ((self.reads.len() & 15) as u64).to_bits();
-            self.reads.push((p.psn, p.va, p.rkey, p.dma_len));
+            self.reads.push((p.psn, p.va, p.rkey, p.dma_len, is_atomic));
             self.psn = (self.psn + p.dma_len.div_ceil(self.mtu).max(1)) & M24;
         } else {
             if p.ack {
@@ -554,8 +564,14 @@ impl Actor for Around {
             None => m.bit("seek").then(|| (m.get("seek_at"), self.rng.random_range(1..6))),
         };
         if m.bit("res_we") {
-            self.store.insert(m.get("res_addr"), m.bytes("res").to_vec());
             let data = fields_of::<ReadResource>(m.bytes("res"));
+            assert!(!data.contains_key("done") && !data.contains_key("failed"));
+            let mut stored = m.bytes("res").to_vec();
+            if data.contains_key("atomic") {
+                // It is done at once: the result takes the place of the address, behind PSN and MSN.
+                verilate::bits::set(&mut stored, 48, 64, self.rng.random());
+            }
+            self.store.insert(m.get("res_addr"), stored);
             let get = |k: &str| data.get(k).copied().unwrap_or(0) as u64;
             self.resources.insert(m.get("res_addr"), (get("psn"), get("msn")));
             *self.reads_seen.entry(m.get("res_addr") / 16).or_default() += 1;
@@ -580,7 +596,8 @@ fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
         .filter(|(k, _)| match k.as_str() {
             "qpn" | "write" | "last" => true,
             "generation" => write || ack || read || valid,
-            "key" | "va" | "len" | "span" | "buf" | "pd" | "need" => write,
+            "key" | "va" | "len" | "span" | "buf" | "pd" | "need" | "reply.atomic" => write,
+            "adds" => write && has("reply.atomic"),
             "rows" | "accepted" => last,
             "reply.ack" | "reply.read" => last,
             "reply.psn" => ack || read,
@@ -695,7 +712,7 @@ fn qp(qpn: u64) -> Reference {
         cqn: 0x20 + qpn,
         max_reads: 4,
         timer: 12,
-        access: access::REMOTE_WRITE | access::REMOTE_READ,
+        access: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
         psn: 100,
         ..Default::default()
     }
@@ -744,24 +761,30 @@ fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
         }
         None => {
             p = p.reth(rng.random::<u64>() >> 1, rng.random::<u32>() as u64, 0);
-            p.opcode = match rng.random_range(0..5) {
+            p.opcode = match rng.random_range(0..6) {
                 0 => op::SEND_FIRST,
                 1 => op::SEND_ONLY + imm,
                 2 => op::WRITE_FIRST,
                 3 => op::WRITE_ONLY + imm,
                 _ if r.kind == qp_type::UC => op::WRITE_ONLY,
-                _ => op::READ_REQUEST,
+                4 => op::READ_REQUEST,
+                _ => op::COMPARE_SWAP + imm,
             };
             p.payload = match p.opcode {
                 op::SEND_FIRST | op::WRITE_FIRST => r.mtu,
                 op::READ_REQUEST => 0,
+                op::COMPARE_SWAP | op::FETCH_ADD => 8,
                 _ => [0, 1, r.mtu, rng.random_range(0..=r.mtu)][rng.random_range(0..4)],
             };
             p.dma_len = match p.opcode {
                 op::WRITE_FIRST => r.mtu + rng.random_range(1..=3 * r.mtu),
                 op::READ_REQUEST => rng.random::<u64>() >> 33 >> rng.random_range(0..31),
+                op::COMPARE_SWAP | op::FETCH_ADD => 0,
                 _ => p.payload,
             };
+            if p.opcode >= op::COMPARE_SWAP {
+                p.va &= !7;
+            }
         }
     }
     if r.kind == qp_type::UC {

@@ -156,7 +156,7 @@ impl<const W: usize> Default for Builder<W> {
 /// The first word behind the BTH.
 #[hdl_fn]
 fn first_ext(has: Exts) -> Bits<5> {
-    if has.reth {
+    if has.reth || has.atomic {
         bits::<5>(word::RETH)
     } else if has.deth {
         bits::<5>(word::KEY)
@@ -183,6 +183,10 @@ fn behind(at: Bits<5>, ip6: Bit, tagged: Bit, has: Exts, ext: Bits<5>) -> Bits<5
         ext
     } else if at == word::KEY && has.deth {
         bits::<5>(word::SOURCE)
+    } else if at == word::KEY && has.atomic || at == word::KEY - 1 && has.value {
+        bits::<5>(word::NONE)
+    } else if at == word::AETH && has.value {
+        bits::<5>(word::RETH)
     } else if at == word::DMA_LEN || at == word::SOURCE || at == word::AETH {
         if has.imm { bits::<5>(word::IMM) } else { bits::<5>(word::NONE) }
     } else if at == word::IMM || at == word::NONE {

@@ -11,8 +11,10 @@ use abi::{
 };
 use hdl::prelude::*;
 
-/// Bytes of the longest header: Ethernet, VLAN, IPv6, UDP, BTH, AtomicETH.
-pub const MAX: usize = len::ETH + len::VLAN + len::IPV6 + len::UDP + len::BTH + len::ATOMIC;
+/// Bytes of the longest header: Ethernet, VLAN, IPv6, UDP, BTH, RETH, ImmDt.
+pub const MAX: usize = len::ETH + len::VLAN + len::IPV6 + len::UDP + len::BTH + len::RETH + len::IMM;
+/// Bytes of an AtomicETH that are header: its operands are sent as payload.
+const ATOMIC_HEAD: usize = len::ATOMIC - 2 * len::ATOMIC_ACK;
 /// Its bits.
 pub const MAX_BITS: usize = 8 * MAX;
 /// Bits of a stored `qp_address` row.
@@ -22,7 +24,7 @@ pub const GID_BITS: usize = gid::IP_HIGH.lsb + gid::IP_HIGH.bits;
 /// Where the IPv4 header checksum stands in a frame without tag.
 const CHECKSUM_AT: usize = len::ETH + 10;
 /// The largest extended headers, in bits.
-const EXT_BITS: usize = 8 * len::ATOMIC;
+const EXT_BITS: usize = 8 * (len::RETH + len::IMM);
 /// UDP, BTH and the extended headers, in bits.
 const UPPER_BITS: usize = 8 * (len::UDP + len::BTH) + EXT_BITS;
 /// Reserved bytes that a CNP carries behind its BTH (annex A17).
@@ -72,7 +74,7 @@ pub fn is_datagram(opcode: Bits<8>) -> Bit {
     opcode.get_bits::<3>(5) == (transport::UD >> 5) as u64
 }
 
-/// Bytes of the extended headers of `opcode`.
+/// Bytes of the extended headers of `opcode`, without the operands of an atomic.
 #[hdl_fn]
 pub fn ext_len(opcode: Bits<8>) -> Bits<7> {
     let imm: Bits<7> = if is_in(opcode, IMM) { bits::<7>(len::IMM as u64) } else { bits::<7>(0) };
@@ -81,7 +83,7 @@ pub fn ext_len(opcode: Bits<8>) -> Bits<7> {
     } else if is_in(opcode, RETH) {
         bits::<7>(len::RETH as u64)
     } else if is_in(opcode, ATOMIC) {
-        bits::<7>(len::ATOMIC as u64)
+        bits::<7>(ATOMIC_HEAD as u64)
     } else if is_in(opcode, ATOMIC_ACK) {
         bits::<7>((len::AETH + len::ATOMIC_ACK) as u64)
     } else if is_in(opcode, AETH) {
@@ -125,6 +127,9 @@ pub struct Exts {
     pub deth: Bit,
     pub aeth: Bit,
     pub imm: Bit,
+    /// The front of AtomicETH; AtomicAckETH, behind AETH.
+    pub atomic: Bit,
+    pub value: Bit,
 }
 
 /// Those of `opcode`.
@@ -132,7 +137,14 @@ pub struct Exts {
 pub fn exts(opcode: Bits<8>) -> Exts {
     let deth = is_datagram(opcode);
     let reth = !deth && is_in(opcode, RETH);
-    Exts { reth, deth, aeth: !deth && !reth && is_in(opcode, AETH), imm: is_in(opcode, IMM) }
+    Exts {
+        reth,
+        deth,
+        aeth: !deth && !reth && is_in(opcode, AETH),
+        imm: is_in(opcode, IMM),
+        atomic: !deth && is_in(opcode, ATOMIC),
+        value: !deth && is_in(opcode, ATOMIC_ACK),
+    }
 }
 
 /// RETH.
@@ -147,13 +159,19 @@ pub fn deth(head: TxHead) -> Bits<64> {
     cat!(bswap(head.msn), bits::<8>(0), bswap(head.rkey))
 }
 
+/// What AtomicETH begins with.
+#[hdl_fn]
+pub fn atomic(head: TxHead) -> Bits<96> {
+    cat!(bswap(head.rkey), bswap(head.va))
+}
+
 /// AETH.
 #[hdl_fn]
 pub fn aeth(head: TxHead) -> Bits<32> {
     cat!(bswap(head.msn), head.syndrome)
 }
 
-/// The extended headers. Atomics are not sent yet.
+/// The extended headers.
 #[hdl_fn]
 fn ext(head: TxHead) -> Bits<EXT_BITS> {
     let has = exts(head.opcode);
@@ -162,6 +180,10 @@ fn ext(head: TxHead) -> Bits<EXT_BITS> {
         cat!(96; imm, deth(head)).cast::<EXT_BITS>()
     } else if has.reth {
         cat!(160; imm, reth(head)).cast::<EXT_BITS>()
+    } else if has.atomic {
+        atomic(head).cast::<EXT_BITS>()
+    } else if has.value {
+        cat!(96; bswap(head.va), aeth(head)).cast::<EXT_BITS>()
     } else if has.aeth {
         aeth(head).cast::<EXT_BITS>()
     } else {
@@ -299,9 +321,9 @@ pub fn header(
     let upper: Bits<UPPER_BITS> = cat!(ext(head), bth(head, address), udp(address, udp_len));
     let v6 = ipv6(address, gid, udp_len);
     let v4 = ipv4(address, gid, udp_len, bits::<16>(0));
-    let packet: Bits<704> = if ip6 { cat!(upper, v6) } else { cat!(544; upper, v4).cast::<704>() };
+    let packet: Bits<640> = if ip6 { cat!(upper, v6) } else { cat!(480; upper, v4).cast::<640>() };
     let (kind, macs) = (ethertype(ip6), macs(address, gid));
-    if tagged { cat!(packet, kind, tag(address, gid), macs) } else { cat!(816; packet, kind, macs).cast::<MAX_BITS>() }
+    if tagged { cat!(packet, kind, tag(address, gid), macs) } else { cat!(752; packet, kind, macs).cast::<MAX_BITS>() }
 }
 
 /// A request that nobody acknowledges: it is done when it has left.

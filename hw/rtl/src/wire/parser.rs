@@ -21,7 +21,10 @@ use crate::{
     msg::{BufAddr, RxMeta},
     transport::opcode::is_response,
 };
-use abi::{status::counter, wire};
+use abi::{
+    status::counter,
+    wire::{self, len},
+};
 use hdl::prelude::*;
 
 /// Stages at most: those of 8 turns.
@@ -130,24 +133,29 @@ struct Op {
     aeth: Bit,
     imm: Bit,
     payload: Bit,
+    /// It is an atomic, either way: exactly 8 bytes are payload.
+    operand: Bit,
     /// Bytes of extended headers, in fours.
     words: Bits<3>,
 }
 
-/// The bits of [`Op`] for an opcode.
+/// The bits of [`Op`] for an opcode. The last 8 bytes of an atomic's headers, either way, count as its payload: they are read from the
+/// receive buffer.
 fn op_bits(opcode: usize) -> u64 {
     let Some(o) = wire::op_info(opcode as u8) else { return 0 };
-    let flags = [true, o.deth, o.reth, o.atomic, o.aeth, o.imm || o.ieth, o.payload];
-    flags.iter().enumerate().map(|(i, f)| (*f as u64) << i).sum::<u64>() | (o.ext_len() as u64 / 4) << 7
+    let operand = o.atomic || o.atomic_ack;
+    let flags = [true, o.deth, o.reth, o.atomic, o.aeth, o.imm || o.ieth, o.payload, operand];
+    let words = (o.ext_len() - if operand { len::ATOMIC_ACK } else { 0 }) as u64 / 4;
+    flags.iter().enumerate().map(|(i, f)| (*f as u64) << i).sum::<u64>() | words << 8
 }
 
 /// Looks the opcode up.
 #[hdl_fn]
 fn op_of(opcode: Bits<8>) -> Op {
-    let mut found: Bits<10> = 0.into();
+    let mut found: Bits<11> = 0.into();
     for o in 0..256 {
         if elab!(op_bits(o)) != 0 {
-            found |= if opcode == o.to_bits() { elab!(bits::<10>(op_bits(o))) } else { 0.into() };
+            found |= if opcode == o.to_bits() { elab!(bits::<11>(op_bits(o))) } else { 0.into() };
         }
     }
     Op {
@@ -158,7 +166,8 @@ fn op_of(opcode: Bits<8>) -> Op {
         aeth: found.get_bit(4),
         imm: found.get_bit(5),
         payload: found.get_bit(6),
-        words: found.get_bits::<3>(7),
+        operand: found.get_bit(7),
+        words: found.get_bits::<3>(8),
     }
 }
 
@@ -202,9 +211,10 @@ pub struct Parser {
     kind: DFF<Kind>,
     fields: DFF<Parsed>,
     length: [DFF<Bits<16>>; 2],
-    /// Payload is negative, or there is some where the opcode allows none.
+    /// Payload is negative; there is some where the opcode allows none, or but these 8 bytes.
     overhead: DFF<Bit>,
     no_payload: DFF<Bit>,
+    operand: DFF<Bit>,
     _turns: Hidden<usize>,
 }
 
@@ -220,7 +230,7 @@ impl Logic for Parser {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, stage);
-        dff_setup!(self, clock, arrival, l4, kind, fields, length, overhead, no_payload);
+        dff_setup!(self, clock, arrival, l4, kind, fields, length, overhead, no_payload, operand);
         let in_turns = elab!(self._turns.0 > 1);
         let kind_at = elab!(self._turns.0 - 1);
         let made_at = elab!(fields_at(self._turns.0));
@@ -383,6 +393,7 @@ impl Logic for Parser {
             };
             self.overhead.d.next = p.udp_len < extra;
             self.no_payload.d.next = !op.payload;
+            self.operand.d.next = op.operand;
             self.length[0].d.next = p.udp_len;
             self.fields.d.next = Parsed {
                 meta: RxMeta {
@@ -431,7 +442,8 @@ impl Logic for Parser {
 
         // Does the payload suit the opcode?
         let p = self.fields.q.val();
-        let wrong = self.overhead.q.val() || self.no_payload.q.val() && p.meta.payload.any();
+        let most: Bits<14> = cat!(14; bits::<10>(0), self.operand.q.val(), bits::<3>(0));
+        let wrong = self.overhead.q.val() || self.no_payload.q.val() && (p.meta.payload ^ most).any();
         let mut out = p;
         if !p.meta.raw && !p.late_fault.any() && wrong {
             out.late_fault = elab!(counter::RX_MALFORMED.to_bits());

@@ -101,6 +101,18 @@ fn read(va: u64, rkey: u32, len: usize, psn: u32) -> Packet {
     Packet { opcode: op::READ_REQUEST, ack_req: true, psn, reth, ..Packet::default() }
 }
 
+/// An atomic about the word at `va` under `rkey` (IBTA 9.4.5): compare-and-swap of `compare` by `operand`, or fetch-and-add of `operand`.
+pub fn atomic(opcode: u8, psn: u32, va: u64, rkey: u32, [operand, compare]: [u64; 2]) -> Packet {
+    let words = [operand.to_be_bytes(), compare.to_be_bytes()].concat();
+    let payload = [&va.to_be_bytes()[..], &rkey.to_be_bytes(), &words].concat();
+    Packet { opcode, psn, ack_req: true, payload, ..Packet::default() }
+}
+
+/// The answer to an atomic that found `value`.
+pub fn atomic_ack(psn: u32, msn: u32, value: u64) -> Packet {
+    Packet { opcode: op::ATOMIC_ACK, payload: value.to_be_bytes().to_vec(), ..ack(psn, syndrome::ACK, msn) }
+}
+
 /// An ACK or NAK.
 pub fn ack(psn: u32, syndrome: u8, msn: u32) -> Packet {
     Packet { opcode: op::ACK, psn, aeth: Some(Aeth { syndrome, msn }), ..Packet::default() }

@@ -39,6 +39,9 @@ pub mod op {
     pub const RESPONSE_LAST: u8 = 15;
     pub const RESPONSE_ONLY: u8 = 16;
     pub const ACK: u8 = 17;
+    pub const ATOMIC_ACK: u8 = 18;
+    pub const COMPARE_SWAP: u8 = 19;
+    pub const FETCH_ADD: u8 = 20;
 }
 
 /// Upper bits of the opcodes of unreliable connections and datagrams, whose lower bits are those of [`op`].
@@ -157,13 +160,14 @@ pub struct Envelope {
     pub checksum: bool,
 }
 
-/// Whether opcode has RETH, AETH and immediate data (IBTA 9.2). Those of datagrams have a DETH as well.
+/// Whether opcode has RETH, AETH and immediate data (IBTA 9.2). Those of datagrams have a DETH as well. AtomicETH and AtomicAckETH
+/// are payload here.
 pub fn extensions(opcode: u8) -> (bool, bool, bool) {
     use op::*;
     let opcode = if matches!(opcode & 0xe0, class::UC | class::UD) { opcode & 0x1f } else { opcode };
     (
         matches!(opcode, WRITE_FIRST | WRITE_ONLY | WRITE_ONLY_IMM | READ_REQUEST),
-        matches!(opcode, RESPONSE_FIRST | RESPONSE_LAST | RESPONSE_ONLY | ACK),
+        matches!(opcode, RESPONSE_FIRST | RESPONSE_LAST | RESPONSE_ONLY | ACK | ATOMIC_ACK),
         matches!(opcode, SEND_LAST_IMM | SEND_ONLY_IMM | WRITE_LAST_IMM | WRITE_ONLY_IMM),
     )
 }

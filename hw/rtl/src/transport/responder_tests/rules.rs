@@ -46,11 +46,11 @@ fn random_sequences(mut m: Model) {
                 if rng.random_bool(0.03) && !r.reads.is_empty() {
                     // A READ once more, from somewhere within it.
                     let from = r.reads.len().saturating_sub(18);
-                    let (psn, va, rkey, len) = r.reads[rng.random_range(from..r.reads.len())];
+                    let (psn, va, rkey, len, atomic) = r.reads[rng.random_range(from..r.reads.len())];
                     let skip = rng.random_range(0..len.div_ceil(r.mtu).max(1));
-                    p.opcode = op::READ_REQUEST;
+                    p.opcode = if atomic != rng.random_bool(0.1) { op::FETCH_ADD } else { op::READ_REQUEST };
                     p.psn = (psn + skip) & M24;
-                    p = p.payload(0).reth(va + skip * r.mtu, rkey, len - skip * r.mtu);
+                    p = p.payload(if atomic { 8 } else { 0 }).reth(va + skip * r.mtu, rkey, len - skip * r.mtu);
                 }
                 if rng.random_bool(0.06) {
                     match rng.random_range(0..12) {
@@ -206,6 +206,51 @@ fn a_duplicate_read_is_executed_again_if_it_is_the_rest_of_a_saved_one() {
     );
 }
 
+fn atomic(opcode: u8, psn: u64, va: u64) -> Packet {
+    p(opcode, psn).payload(8).reth(va, 0x66, 0)
+}
+
+#[test]
+fn an_atomic_takes_a_read_resource_and_one_psn_and_completes_a_message() {
+    rule(
+        |_| (),
+        &[
+            (atomic(op::COMPARE_SWAP, 100, 0x5008), "write 5008 8 of 8 key 66, read slot 0 psn 100"),
+            (p(op::READ_REQUEST, 101).reth(0x6000, 0x66, 4), "read slot 1 psn 101"),
+            (atomic(op::FETCH_ADD, 102, 0x5008), "write 5008 8 of 8 key 66, read slot 2 psn 102"),
+            (write_only(103), &format!("{WRITTEN}reply 1f psn 103 msn 4")),
+        ],
+    );
+}
+
+#[test]
+fn a_duplicate_atomic_is_answered_from_its_resource_or_not_at_all() {
+    let add = |psn| atomic(op::FETCH_ADD, psn, 0x5008);
+    rule(
+        |_| (),
+        &[
+            (add(100), "write 5008 8 of 8 key 66, read slot 0 psn 100"),
+            (p(op::READ_REQUEST, 101).reth(0x5008, 0x66, 0), "read slot 1 psn 101"),
+            (add(102), "write 5008 8 of 8 key 66, read slot 2 psn 102"),
+            (add(100), "read slot 0 psn 100 again"),
+            (add(102), "read slot 2 psn 102 again"),
+            (add(101), "nothing"),
+            (add(99), "nothing"),
+            (p(op::READ_REQUEST, 102).reth(0x5008, 0x66, 0), "nothing"),
+            (p(op::FETCH_ADD, 100).payload(8).reth(0x5008, 0x67, 0), "nothing"),
+            (add(103), "write 5008 8 of 8 key 66, read slot 3 psn 103"),
+        ],
+    );
+}
+
+#[test]
+fn an_atomic_that_is_not_aligned_is_an_invalid_request() {
+    let end = "reply 61 psn 100 msn 0, end INVALID_REQUEST";
+    for va in [0x5001, 0x5004, 0x500f] {
+        rule(|_| (), &[(atomic(op::COMPARE_SWAP, 100, va), end), (write_only(100), "nothing")]);
+    }
+}
+
 #[test]
 fn a_read_takes_one_psn_per_mtu() {
     let read = |psn, len| p(op::READ_REQUEST, psn).reth(0x5000, 0x66, len);
@@ -252,7 +297,7 @@ fn opcodes_follow_each_other() {
     for wrong in [write_only(101), p(op::SEND_LAST, 101).payload(4), p(op::READ_REQUEST, 101).reth(0, 0, 4)] {
         rule(|_| (), &[(first(), begin), (wrong, end), (p(op::WRITE_LAST, 101).payload(1024), "nothing")]);
     }
-    for wrong in [op::SEND_MIDDLE, op::SEND_LAST, op::WRITE_MIDDLE, op::WRITE_LAST, op::COMPARE_SWAP, 0x1f] {
+    for wrong in [op::SEND_MIDDLE, op::SEND_LAST, op::WRITE_MIDDLE, op::WRITE_LAST, 0x15, 0x1f] {
         rule(|_| (), &[(p(wrong, 100).payload(1024), "reply 61 psn 100 msn 0, end INVALID_REQUEST")]);
     }
 }
@@ -360,6 +405,9 @@ fn an_operation_that_the_qp_does_not_allow_is_an_invalid_request() {
     let end = "reply 61 psn 100 msn 0, end QP_ACCESS";
     rule(|r| r.access = access::REMOTE_READ, &[(write_only(100), end)]);
     rule(|r| r.access = access::REMOTE_WRITE, &[(p(op::READ_REQUEST, 100).reth(0, 0, 4), end)]);
+    rule(|r| r.access = 7, &[(atomic(op::FETCH_ADD, 100, 8), end), (atomic(op::FETCH_ADD, 100, 8), "nothing")]);
+    let good = "write 8 8 of 8 key 66, read slot 0 psn 100";
+    rule(|r| r.access = access::REMOTE_ATOMIC, &[(atomic(op::FETCH_ADD, 100, 8), good)]);
 }
 
 #[test]
@@ -371,6 +419,13 @@ fn more_reads_than_offered_are_an_invalid_request() {
             (read(100), "read slot 0 psn 100"),
             (read(101), "read slot 1 psn 101"),
             (read(102), "reply 61 psn 102 msn 2, end TOO_MANY_READS"),
+        ],
+    );
+    rule(
+        |r| (r.max_reads, r.answered) = (1, Some(0)),
+        &[
+            (read(100), "read slot 0 psn 100"),
+            (atomic(op::FETCH_ADD, 101, 8), "reply 61 psn 101 msn 1, end TOO_MANY_READS"),
         ],
     );
 }

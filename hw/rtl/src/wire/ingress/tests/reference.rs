@@ -151,14 +151,16 @@ pub fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     if payload < 0 || payload > 0 && !op.payload {
         return Verdict::Drop(RX_MALFORMED);
     }
+    // The last operand of an atomic is payload, as is what its acknowledge brings.
+    let operand = if op.atomic || op.atomic_ack { 8 } else { 0 };
     let at = |from: usize, bytes: usize| &frame[from..from + bytes];
     let imm = ext + op.deth as usize * len::DETH + op.reth as usize * len::RETH;
     let (va, rkey, dma_len) = (op.reth || op.atomic, op.reth || op.atomic || op.deth, op.reth);
     Verdict::Pass(Box::new(RxMeta {
         raw: false,
         response: (0x0d..=0x12).contains(&frame[bth]),
-        buf: bits::<20>((ext + op.ext_len()) as u64),
-        payload: bits::<14>(payload as u64),
+        buf: bits::<20>((ext + op.ext_len() - operand) as u64),
+        payload: bits::<14>((payload + operand as isize) as u64),
         opcode: bits::<8>(frame[bth] as u64),
         qpn: big(at(bth + 5, 3)),
         psn: big(at(bth + 9, 3)),
