@@ -62,6 +62,8 @@ struct Flow {
     landing: Area,
     remote: Area,
     remote_source: Area,
+    /// Words that atomics are about.
+    words: Area,
     inbox: Area,
     posted: u64,
     completed: u64,
@@ -85,6 +87,7 @@ impl Flow {
             landing: Area::new(bed, from, local, |_| GUARD),
             remote: Area::new(bed, to, local | Access::REMOTE_WRITE, |_| GUARD),
             remote_source: Area::new(bed, to, Access::REMOTE_READ, noise(seed ^ 0x5555)),
+            words: Area::new(bed, to, local | Access::REMOTE_ATOMIC, noise(seed ^ 0xaaaa)),
             inbox: Area::new(bed, to, local, |_| GUARD),
             posted: 0,
             completed: 0,
@@ -101,6 +104,7 @@ impl Flow {
         }
         self.source.check(what);
         self.remote_source.check(what);
+        self.words.check(&format!("{what}, words of atomics"));
     }
 
     /// Flags of the next send: some wait for READs, and of at most five in a row one completes with a CQE.
@@ -173,7 +177,34 @@ fn post(rng: &mut ChaCha8Rng, pair: &mut Pair, dir: usize, f: &mut Flow, mtu: us
     let gather = cut(rng, start, len);
     let data = f.source.want[start..start + len].to_vec();
     let imm = [rng.random(), rng.random(), rng.random(), rng.random()];
-    let kind = rng.random_range(0..5);
+    let kind = rng.random_range(0..6);
+    if kind == 5 {
+        // About one of a few words, or of many; those of a QP are executed in order.
+        let Some(to) = f.landing.place(rng, 8) else { return false };
+        let some = if rng.random() { 3 } else { AREA / 8 };
+        let at = 8 * rng.random_range(0..some);
+        let there = u64::from_le_bytes(f.words.want[at..at + 8].try_into().unwrap());
+        let (remote, operand) = (f.words.mr.remote(at), rng.random());
+        let compare = if rng.random_bool(0.7) { there } else { operand };
+        let (op, leaves) = match rng.random() {
+            true => (Operation::AtomicAdd { remote, add: operand }, there.wrapping_add(operand)),
+            false => {
+                let leaves = if compare == there { operand } else { there };
+                (Operation::AtomicCas { remote, compare, swap: operand }, leaves)
+            }
+        };
+        f.words.want[at..at + 8].copy_from_slice(&leaves.to_le_bytes());
+        f.landing.want[to..to + 8].copy_from_slice(&there.to_le_bytes());
+        let mut batch = from.qp.post();
+        batch.add(f.posted, op, Data::Sges(&[f.landing.mr.sge(to, 8)]), f.flags(rng)).unwrap();
+        if rng.random() {
+            batch.ring()
+        } else {
+            batch.ring_direct()
+        }
+        f.posted += 1;
+        return true;
+    }
     let (operation, wire) = match kind {
         0 | 1 => {
             let Some(at) = f.remote.place(rng, len) else { return false };
@@ -255,6 +286,7 @@ fn run(mix: &Mix) -> u64 {
         // PSNs of half of all runs wrap.
         psn: if rng.random() { rng.random_range(0..1 << 24) } else { (1 << 24) - rng.random_range(1..200) },
         sizes: QpSizes { send_blocks: 64, receives: 32 },
+        access: Access::all(),
         ..Connect::default()
     };
     // Acknowledgements on the wire: ACKs and NAKs, by the NIC that sent them.

@@ -28,7 +28,8 @@ fn hosts() -> impl Iterator<Item = Setup> {
 fn connect() -> Connect {
     // A peer that is gone is noticed after 2 x 0.26 ms.
     let send = SendOptions { timeout: 6, retry_count: 1, ..SendOptions::default() };
-    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, send, ..Connect::default() }
+    let (access, sizes) = (Access::all(), QpSizes { send_blocks: 64, receives: 16 });
+    Connect { mtu: 1024, access, sizes, send, ..Connect::default() }
 }
 
 /// Memory on both sides, and work in both directions on every pair.
@@ -44,18 +45,20 @@ impl Load {
         Load { source, target }
     }
 
-    /// WRITEs and READs from both ends, far from done when this returns.
+    /// WRITEs, READs and atomics from both ends, far from done when this returns.
     fn start(&self, bed: &Testbed, pairs: &mut [Pair]) {
         for pair in pairs {
             for from in [0, 1] {
                 let end = if from == 0 { &mut pair.a } else { &mut pair.b };
                 let mut batch = end.qp.post();
+                let far = &self.target[1 - from];
                 for i in 0..DEPTH {
-                    let (operation, local) = match i % 2 {
-                        0 => (Operation::Write(self.target[1 - from].remote(0)), &self.source[from]),
-                        _ => (Operation::Read(self.source[1 - from].remote(0)), &self.target[from]),
+                    let (operation, sge) = match i % 4 {
+                        0 => (Operation::Write(far.remote(0)), self.source[from].sge(0, LEN)),
+                        2 => (Operation::Read(self.source[1 - from].remote(0)), self.target[from].sge(0, LEN)),
+                        _ => (Operation::AtomicAdd { remote: far.remote(8 * i), add: 1 }, self.target[from].sge(0, 8)),
                     };
-                    batch.add(i as u64, operation, Data::Sges(&[local.sge(0, LEN)]), Flags::SIGNALED).unwrap();
+                    batch.add(i as u64, operation, Data::Sges(&[sge]), Flags::SIGNALED).unwrap();
                 }
                 batch.ring();
             }

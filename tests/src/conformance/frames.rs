@@ -182,6 +182,11 @@ fn request(t: &mut Talk, bare: Packet) {
             t.nic(acked(0, 1));
             t.receives(0, Some([0; 4]));
         }
+        // Key 0 is nobody's.
+        op::COMPARE_SWAP | op::FETCH_ADD => {
+            t.refuses(0, syndrome::REMOTE_ACCESS);
+            t.ends();
+        }
         // A FIRST that does not fill the MTU, what has no FIRST before it, what is not spoken.
         _ => {
             t.refuses(0, syndrome::INVALID_REQUEST);

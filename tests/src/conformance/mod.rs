@@ -1,6 +1,7 @@
 //! The rules of the protocol as a table: each row names its rule and has a script, a conversation between a NIC and a packet peer
 //! that shows whether the NIC keeps it. `tests/conformance.rs` runs the rows, [`page`] prints them for `docs/conformance.md`.
 
+mod atomics;
 mod frames;
 mod limits;
 mod reads;
@@ -67,6 +68,7 @@ pub const TABLES: &[Table] = &[
     Table { module: "requester", role: "The NIC as requester", rows: requester::ROWS },
     Table { module: "reads", role: "The NIC as requester of READs", rows: reads::ROWS },
     Table { module: "unreliable", role: "Datagrams and unreliable connections", rows: unreliable::ROWS },
+    Table { module: "atomics", role: "The NIC as either, of atomics", rows: atomics::ROWS },
 ];
 
 /// What the rows run on: the core of 64 bits, which simulates fastest.
@@ -84,6 +86,8 @@ pub const WIDE: &[&str] = &[
     "messages_are_cut_at_the_mtu",
     "a_read_takes_psns",
     "responses_of_wrong_length",
+    "an_atomic_is_answered_with_what_it_found",
+    "the_answer_to_an_atomic_lands_in_host_order",
     "both_ask_at_once_over_a_lossy_path",
     "a_datagram_is_one_packet",
     "a_datagram_lands_behind_its_header",

@@ -4,12 +4,15 @@
 use super::talk::{Talk, Terms};
 use crate::{captures_by_name, pcap};
 use abi::status::wc;
+use driver::{Data, Flags, Operation, Remote};
 use fabric::peer::{Packet, Request, ahead, behind, op, syndrome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Path MTU of all captures.
 const MTU: usize = 1024;
+/// Where answers to atomics land.
+const ATOMICS: usize = 64;
 /// The key that the captured requester invented.
 const INVENTED_KEY: u32 = 0x00de_adbe;
 
@@ -46,7 +49,7 @@ pub enum Difference {
     LostAnswer,
 }
 
-/// All flows of reliable connections of the captures, up to the first request that is not spoken here.
+/// All flows of reliable connections of the captures, up to the first request that is not spoken here. AtomicETH is payload.
 pub fn flows() -> Vec<Flow> {
     let mut flows = Vec::new();
     for (name, file) in captures_by_name() {
@@ -62,7 +65,7 @@ pub fn flows() -> Vec<Flow> {
                 0..0x20 => (true, (from, p.qpn)),
                 _ => continue,
             };
-            if request && p.opcode > op::READ_REQUEST {
+            if request && p.opcode > op::READ_REQUEST && atomic_of(&p).is_none() {
                 closed.insert(key);
             }
             if closed.contains(&key) {
@@ -94,6 +97,13 @@ pub fn flows() -> Vec<Flow> {
         }
     }
     flows
+}
+
+/// What an atomic asks: address, key, what it swaps in or adds, what it compares with.
+fn atomic_of(p: &Packet) -> Option<(u64, u32, u64, u64)> {
+    let number = |at: std::ops::Range<usize>| p.payload[at].iter().fold(0, |n, b| n << 8 | u64::from(*b));
+    matches!(p.opcode, op::COMPARE_SWAP | op::FETCH_ADD)
+        .then(|| (number(0..8), number(8..12) as u32, number(12..20), number(20..28)))
 }
 
 /// What an answer says; data says that all is well.
@@ -150,9 +160,19 @@ impl Flow {
         parts.into_values().collect::<Vec<_>>().concat()
     }
 
+    /// What an atomic found.
+    fn found(&self, p: &Packet) -> u64 {
+        let answer = |s: &Said| match s {
+            Said::Answer(a) if a.opcode == op::ATOMIC_ACK && a.psn == p.psn => a.payload[..].try_into().ok(),
+            _ => None,
+        };
+        u64::from_be_bytes(self.said.iter().find_map(answer).expect("an atomic is answered"))
+    }
+
     /// Lowest address that a request named.
     fn base(&self) -> u64 {
-        let va = |s: &Said| if let Said::Request(p) = s { p.reth.map(|r| r.va) } else { None };
+        let named = |p: &Packet| p.reth.map(|r| r.va).or(atomic_of(p).map(|a| a.0));
+        let va = |s: &Said| if let Said::Request(p) = s { named(p) } else { None };
         self.said.iter().filter_map(va).min().unwrap_or(0)
     }
 
@@ -178,6 +198,24 @@ impl Flow {
                         if p.opcode == op::READ_REQUEST && refused.is_none() {
                             t.host_writes(at, &self.response(&p));
                         }
+                    }
+                    if let Some((va, _, operand, compare)) = atomic_of(&p) {
+                        let at = (va - self.base()) as usize;
+                        let found = self.found(&p);
+                        t.host_writes(at, &found.to_le_bytes());
+                        p = fabric::peer::atomic(
+                            p.opcode,
+                            p.psn,
+                            t.memory.addr() + at as u64,
+                            t.memory.rkey(),
+                            [operand, compare],
+                        );
+                        let leaves = match p.opcode {
+                            op::FETCH_ADD => found.wrapping_add(operand),
+                            _ if found == compare => operand,
+                            _ => found,
+                        };
+                        t.lands_data(at, &leaves.to_le_bytes());
                     }
                     let rnr = refused.is_some_and(|s| s >> 5 == 1);
                     let write_imm = matches!(p.opcode, op::WRITE_LAST_IMM | op::WRITE_ONLY_IMM);
@@ -216,7 +254,7 @@ impl Flow {
     /// What an accepted request does to memory and receives.
     fn execute(&self, t: &mut Talk, p: &Packet, cursor: &mut usize, receive: &mut Option<(usize, usize)>) {
         let closes = !matches!(p.opcode, op::SEND_FIRST | op::SEND_MIDDLE | op::WRITE_FIRST | op::WRITE_MIDDLE);
-        if p.opcode >= op::WRITE_FIRST && p.opcode != op::READ_REQUEST {
+        if (op::WRITE_FIRST..=op::WRITE_ONLY_IMM).contains(&p.opcode) {
             t.lands_data(*cursor, &p.payload);
             *cursor += p.payload.len();
             let start = p.reth.map(|r| r.len);
@@ -225,7 +263,7 @@ impl Flow {
                 t.receives(start.map_or_else(|| self.length(p), |len| len as usize), p.imm);
                 t.reuse();
             }
-        } else if let Some((at, got)) = receive.as_mut().filter(|_| p.opcode != op::READ_REQUEST) {
+        } else if let Some((at, got)) = receive.as_mut().filter(|_| p.opcode < op::WRITE_FIRST) {
             t.lands_data(*at + *got, &p.payload);
             *got += p.payload.len();
             let got = *got;
@@ -274,7 +312,10 @@ impl Flow {
         for said in &self.said {
             match said {
                 Said::Request(p) if p.psn == next => {
-                    if p.reth.is_some() || matches!(p.opcode, op::SEND_FIRST | op::SEND_ONLY | op::SEND_ONLY_IMM) {
+                    if p.reth.is_some()
+                        || atomic_of(p).is_some()
+                        || matches!(p.opcode, op::SEND_FIRST | op::SEND_ONLY | op::SEND_ONLY_IMM)
+                    {
                         let request = match (p.opcode, p.reth) {
                             (op::READ_REQUEST, Some(r)) => Request::read(r.va, r.rkey, r.len as usize),
                             (_, Some(r)) => Request::write(r.va, r.rkey, Vec::new()),
@@ -305,7 +346,20 @@ impl Flow {
         let mut differences = BTreeSet::new();
         for (id, (request, _, said)) in self.messages().into_iter().enumerate() {
             let id = id as u64;
-            let at = t.post(id, &request);
+            let first = self.messages()[id as usize].1[0].clone();
+            let at = match atomic_of(&first) {
+                Some((addr, rkey, operand, compare)) => {
+                    let remote = Remote { addr, rkey };
+                    let operation = match first.opcode {
+                        op::FETCH_ADD => Operation::AtomicAdd { remote, add: operand },
+                        _ => Operation::AtomicCas { remote, compare, swap: operand },
+                    };
+                    let list = [t.memory.sge(ATOMICS, 8)];
+                    t.qp.post().add(id, operation, Data::Sges(&list), Flags::SIGNALED).expect("room");
+                    ATOMICS
+                }
+                None => t.post(id, &request),
+            };
             let mut last = syndrome::ACK;
             for said in said {
                 match said {
@@ -333,6 +387,9 @@ impl Flow {
             if let fabric::peer::Operation::Read { .. } = request.operation {
                 let data = self.messages()[id as usize].1.first().map_or(Vec::new(), |p| self.response(p));
                 t.lands_data(at, if last == syndrome::ACK { &data } else { &[] });
+            }
+            if atomic_of(&first).is_some() {
+                t.lands_data(at, &self.found(&first).to_le_bytes());
             }
             t.check_memory();
             t.reuse();

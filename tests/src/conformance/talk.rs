@@ -202,6 +202,15 @@ impl<'a> Talk<'a> {
         packets.into_iter().for_each(|p| self.peer(p));
     }
 
+    /// The peer sends packets at the same moment.
+    pub fn peer_all_at_once(&mut self, packets: impl IntoIterator<Item = Packet>) {
+        for p in packets {
+            self.peer.send_frame(self.addressed(p).frame(&self.peer.envelope));
+            self.sent += 1;
+        }
+        self.solo.relax();
+    }
+
     /// The peer sends a frame.
     pub fn frame(&mut self, frame: Vec<u8>) {
         self.peer.send_frame(frame);

@@ -3,12 +3,12 @@
 use super::requester::{US, to};
 use super::talk::{PEER_QPN, Talk, data};
 use super::{Row, row};
-use abi::queue::{UD_HEADER, recv_op};
-use abi::status::{counter, wc};
+use abi::queue::{UD_HEADER, recv_op, send_op, send_wqe};
+use abi::status::{cause, counter, wc};
 use abi::table::qp_state;
 use driver::qp::{QpSizes, Rts, Uc, Ud};
 use driver::{Access, AddressHandle, AddressVector, Data, Flags, Qp};
-use fabric::peer::{Deth, Operation, Packet, Request, ack, class, op, syndrome};
+use fabric::peer::{Deth, Operation, Packet, Request, ack, atomic, class, op, syndrome};
 
 pub const ROWS: &[Row] = &[
     row!(
@@ -40,6 +40,11 @@ pub const ROWS: &[Row] = &[
         "9.6",
         opcodes_of_other_transports_are_dropped,
         "UD and UC: packets of another transport, ACKs among them, are dropped"
+    ),
+    row!(
+        "9.4.4, 9.4.5, 9.6",
+        unreliable_queue_pairs_have_no_reads_and_no_atomics,
+        "UD and UC have no READs and no atomics: such a packet is dropped, such a work request fails and nothing is sent"
     ),
     row!(
         "9.8.2",
@@ -262,6 +267,50 @@ fn opcodes_of_other_transports_are_dropped(t: &mut Talk) {
     t.counts(counter::RX_QP_TYPE, 4);
     lives(t, &qp);
     lives(t, &connected);
+}
+
+fn unreliable_queue_pairs_have_no_reads_and_no_atomics(t: &mut Talk) {
+    let (qp, _ah) = datagrams(t);
+    let connected = connection(t, Access::all());
+    let (va, rkey) = (t.memory.addr(), t.memory.rkey());
+    let read = t.only(0, t.read(0, 8));
+    let asked = [read, atomic(op::COMPARE_SWAP, 0, va, rkey, [1, 0]), atomic(op::FETCH_ADD, 0, va, rkey, [1, 0])];
+    for packet in &asked {
+        for (qpn, class) in [(qp.qpn(), class::UD), (connected.qpn(), class::UC)] {
+            t.peer(Packet { qpn, opcode: packet.opcode | class, ..packet.clone() });
+        }
+    }
+    t.counts(counter::RX_OPCODE, 6);
+    lives(t, &qp);
+    lives(t, &connected);
+    t.check_memory();
+    for opcode in [send_op::READ, send_op::COMPARE_SWAP, send_op::FETCH_ADD] {
+        let mut block = [0; 64];
+        send_wqe::BLOCKS.set(&mut block, 1);
+        send_wqe::OPCODE.set(&mut block, opcode.into());
+        send_wqe::LENGTH.set(&mut block, 8);
+        send_wqe::RKEY.set(&mut block, rkey.into());
+        send_wqe::REMOTE_VA.set(&mut block, va);
+        let mut connected = connection(t, Access::all());
+        connected.post().add_raw(1, &[block]).unwrap();
+        let (mut qp, _ah) = datagrams(t);
+        qp.post().add_raw(1, &[block]).unwrap();
+        for _ in 0..2 {
+            let e = t.cq.wait().status.unwrap_err();
+            assert_eq!((e.status, e.cause), (wc::LOC_QP_OP, cause::WQE_OPCODE), "operation {opcode}");
+        }
+    }
+    // The driver does not even try.
+    let (remote, sge) = (driver::Remote { addr: va, rkey }, [t.memory.sge(0, 8)]);
+    let mut connected = connected;
+    for operation in [
+        driver::Operation::Read(remote),
+        driver::Operation::AtomicAdd { remote, add: 1 },
+        driver::Operation::AtomicCas { remote, compare: 1, swap: 2 },
+    ] {
+        assert!(connected.post().add(1, operation, Data::Sges(&sge), Flags::SIGNALED).is_err());
+    }
+    t.silence();
 }
 
 fn unreliable_messages_are_cut_and_complete_when_they_have_left(t: &mut Talk) {
