@@ -6,12 +6,22 @@ use std::process::Command;
 
 #[test]
 fn small_messages_meet_their_bars() {
-    let out = Command::new(env!("CARGO_BIN_EXE_ferroce")).args(["bench", "core", "--json", "--only", "64 B"]).output();
+    meet("64 B", 8);
+}
+
+#[test]
+fn atomics_meet_their_bars() {
+    meet("atomic", 2);
+}
+
+/// The figures whose name contains `only`, of which there are `count`, meet their bars.
+fn meet(only: &str, count: usize) {
+    let out = Command::new(env!("CARGO_BIN_EXE_ferroce")).args(["bench", "core", "--json", "--only", only]).output();
     let out = out.expect("the program starts");
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
     let figures: Vec<Value> = serde_json::from_slice(&out.stdout).expect("a list");
-    assert_eq!(figures.len(), 8, "{said}");
+    assert_eq!(figures.len(), count, "{said}");
     let missed: Vec<_> = figures.iter().filter(|f| f["meets"] != true).collect();
     assert!(missed.is_empty(), "missed: {missed:#?}");
 }

@@ -5,7 +5,7 @@ use super::measure::Ask::{AtLeast, AtMost};
 use super::measure::Bench;
 use super::{Figure, Run, latency};
 use crate::report::payload_limit;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use driver::qp::QpSizes;
 use driver::{Access, Translation};
 use fabric::{Action, Match};
@@ -19,6 +19,7 @@ const MIB: usize = 1 << 20;
 pub fn figures(b: &mut Bench, stages: bool) -> Result<()> {
     b.bandwidth()?;
     b.messages()?;
+    b.atomics()?;
     latency::figures(b, stages)?;
     b.loopback()?;
     b.loss()?;
@@ -71,6 +72,26 @@ impl Bench {
         let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
         self.mmsg("64 B Read, one QP, 16 outstanding", 1, read(2048), 9.0, None)?;
         self.mmsg("64 B Read, 16 QPs", 16, read(4096), 30.0, None)
+    }
+
+    fn atomics(&mut self) -> Result<()> {
+        let add = |kind, messages| Load { kind, len: 8, offset: 0, depth: 64, signal: 16, messages, both: false };
+        self.mops("atomic add, one QP, 16 outstanding", 1, add(Kind::Add, 2048))?;
+        self.mops("atomic add, 16 QPs, one address", 16, add(Kind::AddToOne, 256))
+    }
+
+    /// Each is executed once: the sum shows it.
+    fn mops(&mut self, name: &str, qps: usize, load: Load) -> Result<()> {
+        self.measure(name, "Mop/s", AtLeast(5.0, None), |setup| {
+            let bed = Testbed::new(setup)?;
+            let buffers = Buffers::new(&bed, load.len)?;
+            let sizes = QpSizes { send_blocks: 512, receives: 128 };
+            let connect = Connect { sizes, access: Access::all(), ..Connect::default() };
+            let reached = run(&bed, &mut bed.connect_many(&connect, qps)?, &buffers, &load)?;
+            let (sum, want) = (buffers.sum(), (qps * load.messages) as u64);
+            ensure!(sum == want, "{want} atomics added {sum}");
+            Ok(reached.rate())
+        })
     }
 
     fn loopback(&mut self) -> Result<()> {

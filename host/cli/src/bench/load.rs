@@ -15,6 +15,9 @@ pub enum Kind {
     Read,
     /// SEND into posted receives.
     Send,
+    /// Atomics that add 1, one after the other to many words, or all to one.
+    Add,
+    AddToOne,
 }
 
 /// A load, the same for all flows.
@@ -102,9 +105,18 @@ impl Buffers {
 
     /// The same on the hosts of the two ends.
     pub fn on(bed: &Testbed, hosts: [usize; 2], len: usize) -> Result<Self> {
-        let rw = driver::Access::LOCAL_WRITE | driver::Access::REMOTE_WRITE | driver::Access::REMOTE_READ;
-        let alloc = |i: usize| bed.hosts[i].pd.alloc(len + 4096, rw);
+        let alloc = |i: usize| bed.hosts[i].pd.alloc(len + 4096, driver::Access::all());
         Ok(Buffers { mr: [alloc(hosts[0])?, alloc(hosts[1])?] })
+    }
+
+    /// Sum of the words that atomics add to.
+    pub fn sum(&self) -> u64 {
+        let word = |i: usize| {
+            let mut bytes = [0; 8];
+            self.mr[1].read(64 * i, &mut bytes);
+            u64::from_le_bytes(bytes)
+        };
+        (0..32).map(word).sum()
     }
 }
 
@@ -184,6 +196,8 @@ impl Flow<'_> {
                 Kind::Write => Operation::Write(remote.remote(place)),
                 Kind::Read => Operation::Read(remote.remote(place)),
                 Kind::Send => Operation::Send,
+                Kind::Add => Operation::AtomicAdd { remote: remote.remote(place), add: 1 },
+                Kind::AddToOne => Operation::AtomicAdd { remote: remote.remote(0), add: 1 },
             };
             batch.add(since as u64, operation, Data::Sges(&[local.sge(place, load.len)]), flags)?;
         }
