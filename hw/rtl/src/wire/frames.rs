@@ -24,12 +24,16 @@
 //! `seg` and `chunk` are taken with the `ready` of `access` and `dma_read`, which are registers: so nothing waits here beside a channel.
 //! Narrow datapaths take a cycle more where that spares them wide multiplexers: for the head's way, and for each inline stretch.
 //!
+//! No more is asked for while a quarter of the ring is under way: that fills the longest PCIe round trip at line rate, and whatever is
+//! asked for next, a WQE that is to be sent again or its bytes, does not queue behind what is not needed yet. For the same reason
+//! frames of an epoch that ended while they waited for room ask for nothing.
+//!
 //! Cannot deadlock: nothing is accepted from `seg` into the ring before its room and slot are free, and these are
 //! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`;
 //! chunks that come before their frame has its room wait at our access port, which is nobody else's.
 
 use crate::{
-    msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, TxHead, TxSeg},
+    msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, EpochMark, Qp, TxHead, TxSeg},
     stream::{Fifo, SMALL, Sink, Source},
 };
 use abi::status::cause;
@@ -42,6 +46,13 @@ const WAITING: usize = 8;
 /// Frame slots: what the queue of heads holds, which answers at once.
 pub const MAX_SLOTS: usize = SMALL;
 
+/// Whose epoch a frame is of: its lowest bits are enough to know that it is over.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Era {
+    qpn: Qp,
+    epoch: Bits<2>,
+}
+
 /// A stretch in front of the reservation: what is left of it besides its request and its head.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Stretch {
@@ -52,6 +63,8 @@ struct Stretch {
     memory: Bit,
     /// Of the frame that it opens.
     rows: Bits<12>,
+    request: Bit,
+    era: Era,
 }
 
 /// A stretch on its way to `access` and back.
@@ -62,6 +75,8 @@ struct Pending {
     len: Bits<14>,
     is_inline: Bit,
     memory: Bit,
+    /// Of an epoch that is over: its bytes are not asked for.
+    stale: Bit,
     last: Bit,
     /// Of inline bytes: the last beat of them, and its bytes.
     last_piece: Bits<3>,
@@ -125,6 +140,9 @@ pub struct Frames<const W: usize> {
     pub head: Source<TxHead>,
     /// The oldest frame has all of its bytes, or never will.
     pub ready: Source<Outcome>,
+    /// New epochs of requests, and of READ responses, as the judge takes them: it voids all frames of older ones.
+    pub mark: [Signal<In, EpochMark>; 2],
+    pub marks: [Signal<In, Bit>; 2],
     /// A frame left the ring, and its rows.
     pub free: Signal<In, Bit>,
     pub free_rows: Signal<In, Bits<12>>,
@@ -148,6 +166,12 @@ pub struct Frames<const W: usize> {
     next: DFF<BufAddr>,
     room: Reg<Bits<15>>,
     pending: Fifo<Pending>,
+    /// The last epochs that began.
+    begun: [Reg<Bit>; 2],
+    eras: [DFF<Era>; 2],
+    /// Bytes that were asked for and have not come; they are few enough to ask for more.
+    flying: Reg<Bits<17>>,
+    asks: Reg<Bit>,
     // Issue: where the rest of a stretch goes of which a chunk was read.
     moved: Reg<Bit>,
     dest: DFF<BufAddr>,
@@ -180,6 +204,8 @@ pub struct Frames<const W: usize> {
     complete: Reg<Bit>,
     outcome: DFF<Outcome>,
     _slots: Hidden<usize>,
+    /// Log2 of the bytes up to which more are asked for.
+    _flight: Hidden<usize>,
 }
 
 impl<const W: usize> Frames<W> {
@@ -199,6 +225,8 @@ impl<const W: usize> Frames<W> {
             data: Default::default(),
             beat: Default::default(),
             data_valid: Default::default(),
+            mark: Default::default(),
+            marks: Default::default(),
             we: Default::default(),
             waddr: Default::default(),
             wdata: Default::default(),
@@ -223,6 +251,10 @@ impl<const W: usize> Frames<W> {
             next: Default::default(),
             room: Reg::with_reset((rows as u64).into()),
             pending: Fifo::new(PENDING),
+            begun: Default::default(),
+            eras: Default::default(),
+            flying: Default::default(),
+            asks: Default::default(),
             moved: Default::default(),
             dest: Default::default(),
             took: Default::default(),
@@ -250,6 +282,7 @@ impl<const W: usize> Frames<W> {
             complete: Default::default(),
             outcome: Default::default(),
             _slots: Hidden(slots),
+            _flight: Hidden((ring / 4).trailing_zeros() as usize),
         }
     }
 }
@@ -275,8 +308,9 @@ impl<const W: usize> Logic for Frames<W> {
     fn update(&mut self) {
         regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, tail, room);
         regs!(self, clock, rst, moved, took, piece, next_piece, piece_there, issued, fault, closing, closed, tallying);
-        regs!(self, clock, rst, oldest, known, is_closed, complete);
+        regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks);
         dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
+        dff_setup!(self, clock, eras);
         clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
         clock_reset!(self, clock, rst, segs, heads, pending);
         let slots = elab!(bits::<16>(self._slots.0 as u64));
@@ -303,6 +337,8 @@ impl<const W: usize> Logic for Frames<W> {
             is_inline: seg.is_inline,
             memory: seg.memory,
             rows: rows_of::<W>(seg.head.payload),
+            request: seg.head.request,
+            era: Era { qpn: seg.head.qpn, epoch: seg.head.epoch.get_bits::<2>(0) },
         };
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
         // Whoever takes it is ready for the stretch before it sees one.
@@ -361,6 +397,18 @@ impl<const W: usize> Logic for Frames<W> {
             self.left.d.next = self.left.q.val() + 1;
         }
         let inline_end: Bits<7> = if waits.len.any() { waits.len.get_bits::<7>(0) - 1 } else { 0.into() };
+        // What waited here while its QP went back: the judge drops it, and its bytes would only delay those that are sent again.
+        let mut stale: Bit = false;
+        for i in 0..2 {
+            if self.marks[i].val() {
+                let mark = self.mark[i].val();
+                self.begun[i].d.next = true;
+                self.eras[i].d.next = Era { qpn: mark.qpn, epoch: mark.epoch.get_bits::<2>(0) };
+            }
+            let era = self.eras[i].q.val();
+            let over = self.begun[i].q.val() && waits.era.qpn == era.qpn && waits.era.epoch != era.epoch;
+            stale = stale || over && waits.request == elab!(i == 0);
+        }
         self.pending.s.valid.next = go;
         self.pending.s.data.next = Pending {
             slot: (if waits.first { reserved } else { self.current.q.val() }) & mask,
@@ -368,6 +416,7 @@ impl<const W: usize> Logic for Frames<W> {
             len: waits.len,
             is_inline: waits.is_inline,
             memory: waits.memory,
+            stale,
             last: waits.last,
             last_piece: (inline_end >> shift).get_bits::<3>(0),
             last_bytes: if waits.len.any() { (inline_end & (W as u64 / 8 - 1)) + 1 } else { 0.into() },
@@ -380,12 +429,12 @@ impl<const W: usize> Logic for Frames<W> {
         let there = self.pending.m.valid.val();
         let chunk = self.chunk.data.val();
         let refused = chunk.refused;
-        let wants_chunk = there && stretch.memory;
+        let wants_chunk = there && stretch.memory && self.asks.q.val();
         let take_chunk = wants_chunk && self.chunk.valid.val() && self.dma.ready.val();
         let moved = self.moved.q.val();
         let dest = if moved { self.dest.q.val() } else { stretch.dest };
         self.chunk.ready.next = wants_chunk && self.dma.ready.val();
-        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused;
+        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused && !stretch.stale;
         self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag: stretch.slot, dest };
         if take_chunk {
             self.moved.d.next = !chunk.last;
@@ -439,7 +488,13 @@ impl<const W: usize> Logic for Frames<W> {
         let finish = nothing || take_inline || take_chunk && chunk.last;
         self.pending.m.ready.next = finish;
         let more = self.issued.q.val() + chunk.len;
-        let issued = if take_chunk && !refused { more } else { self.issued.q.val() };
+        let reads = take_chunk && !refused && !stretch.stale;
+        let issued = if reads { more } else { self.issued.q.val() };
+        let asked: Bits<17> = if reads { chunk.len.cast::<17>() } else { 0.into() };
+        let came: Bits<17> = if comes { data.bytes.cast::<17>() } else { 0.into() };
+        let flying = self.flying.q.val();
+        self.flying.d.next = (flying + asked) - came;
+        self.asks.d.next = !(flying >> elab!(self._flight.0 as u64)).any();
         let found: Bits<8> = if take_chunk { chunk.cause } else { 0.into() };
         let fault = if self.fault.q.val().any() { self.fault.q.val() } else { found };
         let close = finish && stretch.last;

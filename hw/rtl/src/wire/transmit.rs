@@ -157,6 +157,10 @@ impl<const W: usize> Logic for Transmit<W> {
         self.prepare.loaded.next = self.judge.loaded.val();
         Sink::<EpochMark>::link(&mut self.epoch, &mut self.judge.epoch);
         Sink::<EpochMark>::link(&mut self.reply_epoch, &mut self.judge.reply_epoch);
+        self.frames.mark[0].next = self.epoch.data.val();
+        self.frames.marks[0].next = self.epoch.valid.val() && self.judge.epoch.ready.val();
+        self.frames.mark[1].next = self.reply_epoch.data.val();
+        self.frames.marks[1].next = self.reply_epoch.valid.val() && self.judge.reply_epoch.ready.val();
         self.view_re.next = self.judge.view_re.val();
         self.view_addr.next = self.judge.view_addr.val();
         self.judge.view.next = self.view.val();
