@@ -11,8 +11,8 @@
 //! ```
 //! A doorbell writes the producer RAM and sets the queue's *dirty* bit; the finder brings the queue up later. [`Fetches`] has the
 //! fetches in flight, and retires them in the order in which they were made, whatever the order of their data, so a queue's blocks
-//! appear in order. The size check of a doorbell counts from the furthest consumer index, for the driver may post anew what a late ACK
-//! completes behind a go back. A go back or load voids the queue's fetches: their data is dropped and they retire without effect.
+//! appear in order. Blocks that were consumed stay until others need their place: a go back fetches again only what is not there any more. The size check of a doorbell counts from the furthest consumer index, for the driver may post anew what a late ACK
+//! completes behind a go back. A load, or a go back to blocks that are gone, voids the queue's fetches: their data is dropped and they retire without effect.
 //! A direct WQE that is the next one is on chip without a fetch ([`DirectWqe`]; send queues alone have it, and go backs).
 //! A doorbell that meets an idle finder becomes an operation at once, and a queue that gets blocks wakes the scheduler with a hint.
 //!
@@ -59,6 +59,8 @@ struct State {
     fetched: Bits<16>,
     /// The furthest consumer index: a go back does not take it back, for all before may be complete by now.
     furthest: Bits<16>,
+    /// Blocks below `asked` that are on chip or on their way, consumed or not.
+    kept: Bits<7>,
     /// A doorbell or DMA error stopped the queue until it is loaded anew.
     dead: Bit,
 }
@@ -111,6 +113,8 @@ struct Distance {
     /// It has blocks that were not consumed; it has when those to be retired are.
     works: Bit,
     gains: Bit,
+    /// A go back: how far below what is asked for it leads.
+    behind: Bits<16>,
     /// The direct WQE is of this queue; it would be the next block.
     mine: Bit,
     level: Bit,
@@ -159,7 +163,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     pub view: Signal<Out, QueueView>,
     /// New consumer index: always taken.
     pub consume: Sink<QueueIndex>,
-    /// Fetch again from an index, which also becomes the consumer index. Taken when done: from then on `view` tells of it.
+    /// Go back to an index, which becomes the consumer index; blocks that are not on chip any more are fetched again. Taken when done:
+    /// from then on `view` tells of it.
     /// Send queues only.
     pub back: Sink<QueueIndex>,
     pub dma: Source<DmaRead>,
@@ -239,6 +244,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     moved: Reg<Bit>,
     out_of_range: Reg<Bit>,
     broken: Reg<Bit>,
+    /// A load, or a go back to blocks that are not on chip any more.
+    anew: Reg<Bit>,
     /// The end of a load or go back: rows that others write too.
     last: Reg<Op>,
     last_producer: Reg<Bit>,
@@ -317,12 +324,14 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             error_room
         );
         regs!(self, clock, rst, step, fetches_some, skips, more, out_of_range, broken, last, last_producer);
-        regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo);
+        regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo, anew);
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, works);
         dff_setup!(self, clock, data_beat, rang_queue, rang_index, missed_queue, redo_queue);
         clock!(self, clock, place, state, producer, consumer, seen, store);
         clock_reset!(self, clock, rst, dirty, ready, scan, reads, errors, fetches, direct_wqe);
         let depth: Bits<7> = elab!(bits::<7>(self._blocks.0));
+        // A direct WQE may be written into the next two places before it is asked for.
+        let keeps: Bits<7> = elab!(bits::<7>(self._blocks.0 - 2));
         let mask: Bits<6> = elab!(bits::<6>(self._blocks.0 - 1));
         // Numbers of queues have the bits that N needs.
         let numbers: Qp = elab!(bits::<12>(N.next_power_of_two() as u64 - 1));
@@ -473,6 +482,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             retires: state.posted - state.fetched >= second.blocks.cast::<16>(),
             works: state.fetched != consumer,
             gains: state.fetched + second.blocks.cast::<16>() != consumer,
+            behind: state.asked - self.back.data.val().index,
             mine: asker == second.queue,
             level: direct_index == state.asked && state.asked == state.fetched,
         };
@@ -519,6 +529,10 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.mine.d.next = d.mine;
         self.moved.d.next = looks && (!sound || some && !(next && !written));
         let back = self.back.data.val().index;
+        // What is still on chip needs no second fetch: that would take as long as all the rest of a go back.
+        let kept = !d.behind.get_bits::<9>(7).any() && d.behind.get_bits::<7>(0) <= old.kept;
+        let reuses = kept && !old.dead;
+        self.anew.d.next = third.live && (third.kind == Kind::Load || third.kind == Kind::Back && !reuses);
         match third.kind {
             Kind::Fetch => {
                 if looks && !sound {
@@ -538,22 +552,38 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                 }
             }
             Kind::Back => {
-                new.asked = back;
-                new.fetched = back;
+                if !reuses {
+                    new.asked = back;
+                    new.fetched = back;
+                    new.kept = 0.into();
+                }
                 new_consumer = back;
                 if old.dead {
                     new.posted = back;
                 }
             }
             Kind::Load => {
-                new = State { posted: 0.into(), asked: 0.into(), fetched: 0.into(), furthest: 0.into(), dead: false };
+                new = State {
+                    posted: 0.into(),
+                    asked: 0.into(),
+                    fetched: 0.into(),
+                    furthest: 0.into(),
+                    kept: 0.into(),
+                    dead: false,
+                };
                 new_consumer = 0.into();
             }
             _ => {}
         }
         let restart = third.kind == Kind::Back || third.kind == Kind::Load;
         let gains = third.kind == Kind::Retire && !third.bad && d.retires;
-        self.works.d.next = !restart && if gains { d.gains } else { d.works };
+        self.works.d.next = if restart {
+            third.kind == Kind::Back && reuses && old.fetched != back
+        } else if gains {
+            d.gains
+        } else {
+            d.works
+        };
         self.new.d.next = new;
         self.new_consumer.d.next = new_consumer;
         let offset = old.asked & (d.size - 1);
@@ -565,6 +595,14 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let asked_from = new.asked;
         let step = self.step.q.val();
         new.asked = asked_from + step.cast::<16>();
+        let kept = new.kept + step.cast::<7>();
+        new.kept = if !elab!(self._sends.0) {
+            0.into()
+        } else if kept < keeps {
+            kept
+        } else {
+            keeps
+        };
         if skipped {
             new.fetched = new.asked;
         }
@@ -603,7 +641,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.fetches.enter.next = enter;
         self.fetches.fetch.next =
             Fetch { queue: fourth.queue, index: asked_from.get_bits::<6>(0) & mask, blocks: step };
-        self.fetches.void.next = restarts;
+        self.fetches.void.next = self.anew.q.val();
         self.fetches.void_queue.next = fourth.queue;
         self.filled.next = self.fetches.filled.val();
         self.emptied.next = self.fetches.emptied.val();
