@@ -113,8 +113,9 @@ struct Distance {
     /// It has blocks that were not consumed; it has when those to be retired are.
     works: Bit,
     gains: Bit,
-    /// A go back: how far below what is asked for it leads.
+    /// A go back: how far below what is asked for it leads, and whether that is on chip or was.
     behind: Bits<16>,
+    below: Bit,
     /// The direct WQE is of this queue; it would be the next block.
     mine: Bit,
     level: Bit,
@@ -483,6 +484,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             works: state.fetched != consumer,
             gains: state.fetched + second.blocks.cast::<16>() != consumer,
             behind: state.asked - self.back.data.val().index,
+            below: !(state.fetched - self.back.data.val().index).get_bit(15),
             mine: asker == second.queue,
             level: direct_index == state.asked && state.asked == state.fetched,
         };
@@ -531,7 +533,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let back = self.back.data.val().index;
         // What is still on chip needs no second fetch: that would take as long as all the rest of a go back.
         let kept = !d.behind.get_bits::<9>(7).any() && d.behind.get_bits::<7>(0) <= old.kept;
-        let reuses = kept && !old.dead;
+        let reuses = kept && d.below && !old.dead;
         self.anew.d.next = third.live && (third.kind == Kind::Load || third.kind == Kind::Back && !reuses);
         match third.kind {
             Kind::Fetch => {

@@ -36,7 +36,7 @@ use crate::{
     msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, EpochMark, Qp, TxHead, TxSeg},
     stream::{Fifo, SMALL, Sink, Source},
 };
-use abi::status::cause;
+use abi::{status::cause, wire::op};
 use hdl::prelude::*;
 
 /// Stretches that may wait for `access`.
@@ -63,7 +63,8 @@ struct Stretch {
     memory: Bit,
     /// Of the frame that it opens.
     rows: Bits<12>,
-    request: Bit,
+    /// A request; a READ response. An ACK is neither, and always goes.
+    kinds: Bits<2>,
     era: Era,
 }
 
@@ -169,6 +170,8 @@ pub struct Frames<const W: usize> {
     /// The last epochs that began.
     begun: [Reg<Bit>; 2],
     eras: [DFF<Era>; 2],
+    /// The frame that is being reserved is of an older one.
+    voids: DFF<Bit>,
     /// Bytes that were asked for and have not come; they are few enough to ask for more.
     flying: Reg<Bits<17>>,
     asks: Reg<Bit>,
@@ -253,6 +256,7 @@ impl<const W: usize> Frames<W> {
             pending: Fifo::new(PENDING),
             begun: Default::default(),
             eras: Default::default(),
+            voids: Default::default(),
             flying: Default::default(),
             asks: Default::default(),
             moved: Default::default(),
@@ -310,7 +314,7 @@ impl<const W: usize> Logic for Frames<W> {
         regs!(self, clock, rst, moved, took, piece, next_piece, piece_there, issued, fault, closing, closed, tallying);
         regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks);
         dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
-        dff_setup!(self, clock, eras);
+        dff_setup!(self, clock, eras, voids);
         clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
         clock_reset!(self, clock, rst, segs, heads, pending);
         let slots = elab!(bits::<16>(self._slots.0 as u64));
@@ -337,7 +341,7 @@ impl<const W: usize> Logic for Frames<W> {
             is_inline: seg.is_inline,
             memory: seg.memory,
             rows: rows_of::<W>(seg.head.payload),
-            request: seg.head.request,
+            kinds: cat!(2; !seg.head.request && seg.head.opcode != elab!(bits::<8>(op::ACK as u64)), seg.head.request),
             era: Era { qpn: seg.head.qpn, epoch: seg.head.epoch.get_bits::<2>(0) },
         };
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
@@ -407,7 +411,12 @@ impl<const W: usize> Logic for Frames<W> {
             }
             let era = self.eras[i].q.val();
             let over = self.begun[i].q.val() && waits.era.qpn == era.qpn && waits.era.epoch != era.epoch;
-            stale = stale || over && waits.request == elab!(i == 0);
+            stale = stale || over && waits.kinds.get_bit(i);
+        }
+        // A frame's head counts with its first stretch.
+        let stale = if waits.first { stale } else { self.voids.q.val() };
+        if go {
+            self.voids.d.next = stale;
         }
         self.pending.s.valid.next = go;
         self.pending.s.data.next = Pending {
