@@ -169,6 +169,8 @@ pub struct Completer {
     /// The timer that fired is the present one.
     timely: DFF<Bit>,
     sampled: DFF<Bit>,
+    /// If it makes progress, another packet may be marked.
+    unmarks: DFF<Bit>,
 
     attributes: GuardedTable<Attributes>,
     peers: Table<Peer>,
@@ -218,7 +220,7 @@ impl Logic for Completer {
         );
         dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
         dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
-        dff_setup!(self, clock, op_q, kick_q, has, is_read, worth, alone);
+        dff_setup!(self, clock, op_q, kick_q, has, is_read, worth, alone, unmarks);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
@@ -586,11 +588,14 @@ impl Logic for Completer {
                 self.map.d.next = sge_map(self.land.val());
                 self.want.d.next = m.payload;
                 self.place.d.next = m.buf;
-                // A round trip is measured on an answer to the very packet that left last, unless it was sent again.
+                // A round trip ends with the first answer that acknowledges the marked packet, unless that may have been sent
+                // again, or waits behind a READ's response.
                 let mark = self.timers.mark.val();
                 let trip = self.timers.now.val().get_bits::<16>(0) - mark.time;
-                self.sampled.d.next =
-                    m.psn.get_bits::<20>(0) == mark.psn && !row.fires.any() && !row.recovering && !row.rnr;
+                let answered = !(m.psn.get_bits::<19>(0) - mark.psn).get_bit(18);
+                let again = row.fires.any() || row.recovering || row.rnr;
+                self.sampled.d.next = mark.open && answered && !again;
+                self.unmarks.d.next = mark.open && (answered || again || word.kind == SAYS_DATA);
                 self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };
                 self.timely.d.next = fired.psn == row.psn && fired.turn == row.turn;
                 self.state.d.next = State::Weigh;
@@ -731,6 +736,7 @@ impl Logic for Completer {
         self.acked.next = self.ackeds.rdata.val();
         self.timers.we.next = write;
         self.timers.waddr.next = p.qpn;
+        self.timers.unmark.next = self.moved.q.val() && self.unmarks.q.val();
         self.timers.wait.next = Wait {
             psn: now.psn,
             turn: now.turn,

@@ -16,6 +16,11 @@
 //! come) and at each firing without progress, up to the verbs timeout; only a firing after the full verbs timeout counts against the
 //! retry count. Before the first measurement it is [`FIRST`] ticks.
 //!
+//! A round trip is measured on one packet at a time, which asks for an answer and is *marked* when it leaves: until it is answered, those
+//! behind it are not, for a stream always has some on their way. After a go back the next one is marked once there is
+//! progress, for until then an answer may be to either of two packets; and one that waits behind a READ's response tells
+//! nothing.
+//!
 //! The pace is the time from one progress to the next while the QP goes on waiting: on a slow or shared link the packets of a READ
 //! response come further apart than its first one took to come. The longest one counts, and is forgotten by a 32nd with each
 //! progress.
@@ -88,13 +93,15 @@ pub fn fast_timer(srtt: Bits<16>, rttvar: Bits<16>) -> Bits<16> {
     if srtt.any() { (srtt >> 3) + rttvar + 1 } else { FIRST.to_bits() }
 }
 
-/// The latest packet that asks for an answer and left for the MAC, as the completer sees it. Writer: this block, for `left`.
+/// A packet that asks for an answer and left for the MAC, as the completer sees it. Writer: this block, for `left`.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Mark {
     /// Low bits of its PSN: enough to know its answer by.
-    pub psn: Bits<20>,
+    pub psn: Bits<19>,
     /// When it left.
     pub time: Bits<16>,
+    /// It waits for its answer. As it is stored: the other than of the mark before.
+    pub open: Bit,
 }
 
 /// The scanner's memory of a QP.
@@ -136,7 +143,9 @@ pub struct Timers {
     pub we: Signal<In, Bit>,
     pub waddr: Signal<In, Qp>,
     pub wait: Signal<In, Wait>,
-    /// Reads a QP's mark: two cycles later.
+    /// With it, that its mark is done with.
+    pub unmark: Signal<In, Bit>,
+    /// Reads a QP's mark: two cycles later, while `mark_addr` stays.
     pub mark_re: Signal<In, Bit>,
     pub mark_addr: Signal<In, Qp>,
     pub mark: Signal<Out, Mark>,
@@ -158,6 +167,9 @@ pub struct Timers {
     wait_at: DFF<Qp>,
     /// Marks for the completer, their PSNs for the scanner.
     marks: FreshTable<Mark>,
+    /// `open` of each QP's last mark, and of the last one that is done with; two copies each, for two readers.
+    opened: [Ram<Bit, 12>; 2],
+    closed: [Ram<Bit, 12>; 2],
     asked: Table<Psn>,
     waits: Table<Wait>,
     alarms: Table<Alarm>,
@@ -204,6 +216,8 @@ impl Timers {
         assert!((8..=4096).contains(&qps) && (1..=0xffff).contains(&tick));
         Timers {
             marks: FreshTable::new(qps, "block"),
+            opened: [bits_of(qps), bits_of(qps)],
+            closed: [bits_of(qps), bits_of(qps)],
             asked: Table::new(qps, "block"),
             waits: Table::new(qps, "block"),
             alarms: Table::new(qps, "block"),
@@ -215,6 +229,11 @@ impl Timers {
     }
 }
 
+/// A bit of each of `qps` QPs, read at once.
+fn bits_of(qps: usize) -> Ram<Bit, 12> {
+    Ram::default().rows(qps).style("distributed").at_once()
+}
+
 impl Logic for Timers {
     #[kernel]
     fn update(&mut self) {
@@ -223,7 +242,7 @@ impl Logic for Timers {
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, ticks, verbs);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
         dff_setup!(self, clock, alone5);
-        clock!(self, clock, marks, asked, waits, alarms);
+        clock!(self, clock, marks, asked, waits, alarms, opened[0], opened[1], closed[0], closed[1]);
         let time = self.time.q.val();
         self.now.next = time;
         self.fraction.d.next = self.fraction.q.val() + 1;
@@ -232,19 +251,37 @@ impl Logic for Timers {
             self.time.d.next = time + 1;
         }
 
-        // Marks: written when a packet leaves, read by the completer and the scanner.
+        // Marks: written when a packet leaves and the mark before is done with, read by the completer.
         let left = self.left.val();
         let leaves = self.left_valid.val();
-        self.marks.we.next = leaves && left.expects;
+        let wait = self.wait.val();
+        let begins = self.we.val() && wait.begins;
+        let opened = self.opened[0].rdata.val();
+        let marks = leaves && left.expects && opened == self.closed[0].rdata.val();
+        self.marks.we.next = marks;
         self.marks.waddr.next = left.qpn.cast::<24>();
-        self.marks.wdata.next = Mark { psn: left.psn.get_bits::<20>(0), time: time.get_bits::<16>(0) };
+        self.marks.wdata.next = Mark { psn: left.psn.get_bits::<19>(0), time: time.get_bits::<16>(0), open: !opened };
         self.marks.re.next = self.mark_re.val();
         self.marks.raddr.next = self.mark_addr.val().cast::<24>();
         self.mark.next = self.marks.rdata.val();
+        self.mark.next.open = self.marks.rdata.val().open != self.closed[1].rdata.val();
+        let readers = [left.qpn, self.waddr.val()];
+        let closers = [left.qpn, self.mark_addr.val()];
+        for i in 0..2 {
+            self.opened[i].we.next = marks;
+            self.opened[i].waddr.next = left.qpn;
+            self.opened[i].wdata.next = !opened;
+            self.opened[i].re.next = true;
+            self.opened[i].raddr.next = readers[i];
+            // Nothing is marked between the answer and this write: so this is the mark that was answered.
+            self.closed[i].we.next = begins || self.we.val() && self.unmark.val();
+            self.closed[i].waddr.next = self.waddr.val();
+            self.closed[i].wdata.next = self.opened[1].rdata.val();
+            self.closed[i].re.next = true;
+            self.closed[i].raddr.next = closers[i];
+        }
         // A queue that is loaded has asked for nothing. (When another's packet leaves just then, its first wait may end early: a
         // wake-up call for nothing.)
-        let wait = self.wait.val();
-        let begins = self.we.val() && wait.begins;
         self.asked.we.next = leaves || begins;
         self.asked.waddr.next = if leaves { left.qpn.cast::<24>() } else { self.waddr.val().cast::<24>() };
         self.asked.wdata.next = if leaves { left.psn } else { wait.psn - 1 };

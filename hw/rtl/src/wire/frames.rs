@@ -76,8 +76,8 @@ struct Pending {
     len: Bits<14>,
     is_inline: Bit,
     memory: Bit,
-    /// Of an epoch that is over: its bytes are not asked for.
-    stale: Bit,
+    /// Its bytes are asked for: it is not of an epoch that is over.
+    reads: Bit,
     last: Bit,
     /// Of inline bytes: the last beat of them, and its bytes.
     last_piece: Bits<3>,
@@ -425,7 +425,7 @@ impl<const W: usize> Logic for Frames<W> {
             len: waits.len,
             is_inline: waits.is_inline,
             memory: waits.memory,
-            stale,
+            reads: waits.memory && !stale,
             last: waits.last,
             last_piece: (inline_end >> shift).get_bits::<3>(0),
             last_bytes: if waits.len.any() { (inline_end & (W as u64 / 8 - 1)) + 1 } else { 0.into() },
@@ -438,12 +438,13 @@ impl<const W: usize> Logic for Frames<W> {
         let there = self.pending.m.valid.val();
         let chunk = self.chunk.data.val();
         let refused = chunk.refused;
-        let wants_chunk = there && stretch.memory && self.asks.q.val();
+        let may_ask = there && self.asks.q.val();
+        let wants_chunk = may_ask && stretch.memory;
         let take_chunk = wants_chunk && self.chunk.valid.val() && self.dma.ready.val();
         let moved = self.moved.q.val();
         let dest = if moved { self.dest.q.val() } else { stretch.dest };
         self.chunk.ready.next = wants_chunk && self.dma.ready.val();
-        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused && !stretch.stale;
+        self.dma.valid.next = (may_ask && self.chunk.valid.val() && !refused) && stretch.reads;
         self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag: stretch.slot, dest };
         if take_chunk {
             self.moved.d.next = !chunk.last;
@@ -497,7 +498,7 @@ impl<const W: usize> Logic for Frames<W> {
         let finish = nothing || take_inline || take_chunk && chunk.last;
         self.pending.m.ready.next = finish;
         let more = self.issued.q.val() + chunk.len;
-        let reads = take_chunk && !refused && !stretch.stale;
+        let reads = take_chunk && !refused && stretch.reads;
         let issued = if reads { more } else { self.issued.q.val() };
         let asked: Bits<17> = if reads { chunk.len.cast::<17>() } else { 0.into() };
         let came: Bits<17> = if comes { data.bytes.cast::<17>() } else { 0.into() };

@@ -433,6 +433,97 @@ fn the_fast_timer_follows_the_round_trip() {
     assert!((13..20).contains(&first));
 }
 
+/// Packets leave one every so many ticks, and each is answered after the trip of its time, so that several are on their way. Returns
+/// how long the fast timer takes once the answers stop.
+fn stream(live: &mut Live, first: u64, every: u64, trips: &[u64]) -> u64 {
+    let leaves = |i: usize| i as u64 * every;
+    let mut answers: Vec<_> = trips.iter().enumerate().map(|(i, trip)| (leaves(i) + trip, first + i as u64)).collect();
+    answers.sort();
+    let mut answers = VecDeque::from(answers);
+    let (mut now, mut left) = (0, 0);
+    while !answers.is_empty() {
+        if left < trips.len() && now == leaves(left) {
+            live.left(first + left as u64);
+            left += 1;
+        }
+        let due = answers.iter().take_while(|(due, _)| *due <= now).count();
+        let comes: Vec<_> = answers.drain(..due).map(|(_, psn)| ack(psn)).collect();
+        assert_eq!(backs(&live.run(1, &comes)), [] as [u64; 0], "after {now} ticks");
+        now += 1;
+    }
+    live.left(first + trips.len() as u64);
+    let start = live.m.cycle() / live.tick;
+    backs(&live.run(1000, &[]))[0] - start
+}
+
+#[test]
+fn the_fast_timer_learns_within_a_stream() {
+    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    let fires = stream(&mut live, 100, 1, &[12; 120]);
+    println!("fires {fires} ticks after a packet, at round trips of 12 ticks");
+    assert!((13..20).contains(&fires), "{fires}");
+}
+
+#[test]
+fn the_fast_timer_follows_a_stream_whose_round_trip_changes() {
+    for (from, to, most) in [(12u64, 60u64, 200), (60, 12, 60)] {
+        let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+        // By 4 ticks with each packet, from the 30th on, so that the answers stay in order and come half as often at worst.
+        let trip = |i: u64| {
+            let by = (4 * i).saturating_sub(120);
+            if from < to { to.min(from + by) } else { to.max(from.saturating_sub(by)) }
+        };
+        let fires = stream(&mut live, 100, 4, &(0..125).map(trip).collect::<Vec<_>>());
+        println!("from {from} to {to} ticks: fires {fires} ticks after a packet");
+        assert!(fires > to && fires < most, "from {from} to {to}: {fires}");
+    }
+}
+
+/// What recovery takes is no round trip.
+#[test]
+fn a_round_trip_over_a_go_back_does_not_count() {
+    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    let learnt = stream(&mut live, 100, 4, &[12; 40]);
+    // The last one was lost, and so is 200 ticks later what was sent again of it. Those that are sent again ask for answers, too.
+    live.run(200, &[]);
+    live.left(140);
+    live.run(12, &[ack(140)]);
+    let fires = stream(&mut live, 141, 4, &[12; 60]);
+    println!("fires {learnt} ticks after a packet, {fires} after recovery");
+    assert!((13..20).contains(&fires), "{fires}");
+}
+
+/// A READ that waits behind another one's response says nothing about round trips.
+#[test]
+fn a_read_behind_a_response_measures_no_round_trip() {
+    let mut live = Live::new(|r| _ = r.send(send_op::READ, 30 * 1024, true).send(send_op::READ, 2048, true));
+    live.left(100);
+    live.run(12, &[]);
+    live.run(1, &[data(op::READ_RESPONSE_FIRST, 100, 1024)]);
+    live.left(130);
+    for psn in 101..130 {
+        let opcode = if psn == 129 { op::READ_RESPONSE_LAST } else { op::READ_RESPONSE_MIDDLE };
+        live.run(8, &[data(opcode, psn, 1024)]);
+    }
+    live.run(8, &[data(op::READ_RESPONSE_FIRST, 130, 1024)]);
+    let start = live.m.cycle() / live.tick;
+    let fires = backs(&live.run(1000, &[]))[0] - start;
+    println!("fires {fires} ticks after the last response");
+    // One measurement of 12, with a deviation of 6.
+    assert!(fires < 45, "{fires}");
+}
+
+/// A packet of the queue before is not waited for, and its answer not taken for that of another with its PSN.
+#[test]
+fn a_queue_that_is_loaded_has_no_packet_marked() {
+    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    live.left(100);
+    live.run(300, &[]);
+    load(&mut live.m, 1, &live.around.qps[1]);
+    let fires = stream(&mut live, 100, 4, &[12; 40]);
+    assert!((13..20).contains(&fires), "{fires}");
+}
+
 /// The packets of a READ response may come further apart than its first one took: on a slow or shared link.
 #[test]
 fn the_fast_timer_follows_the_pace_of_the_responses() {
