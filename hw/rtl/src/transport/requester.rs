@@ -27,7 +27,8 @@
 //! it are complete and may be overwritten.
 //!
 //! It waits for its outputs only: frames and completer never wait for it, the work queue takes a refetch in a few
-//! cycles. While it waits, kicks are taken.
+//! cycles. While it waits, kicks are taken; and while a packet waits for the way to the frames, which are full of what a go back voids,
+//! other work goes first, and the packet's QP is picked again. So nothing is offered to them before they take it.
 
 use super::{
     requester_front::Front,
@@ -163,6 +164,7 @@ pub struct Requester<const N: usize> {
     pub sent_we: Signal<Out, Bit>,
     pub sent_addr: Signal<Out, Qp>,
     pub sent: Signal<Out, Sent>,
+    /// Offered only in the cycle in which it is taken.
     pub seg: Source<TxSeg>,
     /// Data of the segments with `is_inline`, from byte 0 on, in their order.
     pub inline_data: Source<Bits<512>>,
@@ -347,7 +349,8 @@ impl<const N: usize> Logic for Requester<N> {
 
         // ---- Other work goes before the next pick.
         let other = self.other.q.val();
-        if idle && !other {
+        let waits = state == State::Emit && opens_frame && !self.seg.ready.val();
+        if (idle || waits) && !other {
             self.other.d.next = self.table.valid.val() || self.fault.valid.val() || self.back.valid.val();
             self.whose.d.next = self.back.data.val().qpn;
             self.other_work.d.next = Work::Back;
@@ -369,7 +372,6 @@ impl<const N: usize> Logic for Requester<N> {
         let inlines = self.inlines.q.val();
         let may_offer = (gate.goes || !opens_frame) && !(inlines && self.inline_valid.q.val());
         let may_fire = may_offer && self.seg.ready.val();
-        let offers = state == State::Emit && may_offer;
         let fires = state == State::Emit && may_fire;
         let sges = cat!(512; self.sges[1].q.val(), self.sges[0].q.val());
         if self.inline_data.ready.val() {
@@ -582,6 +584,8 @@ impl<const N: usize> Logic for Requester<N> {
                             State::Ask
                         };
                     }
+                } else if waits && other {
+                    self.state.d.next = State::Idle;
                 }
             }
             State::Ask => {
@@ -768,7 +772,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.consume.data.next = QueueIndex { queue: context.qpn, index: now.index };
 
         // ---- Outputs.
-        self.seg.valid.next = offers;
+        self.seg.valid.next = fires;
         self.seg.data.next = TxSeg {
             first: opens_frame,
             last: stretch.last,
