@@ -11,8 +11,10 @@
 //! ```
 //! A doorbell writes the producer RAM and sets the queue's *dirty* bit; the finder brings the queue up later. [`Fetches`] has the
 //! fetches in flight, and retires them in the order in which they were made, whatever the order of their data, so a queue's blocks
-//! appear in order. Blocks that were consumed stay until others need their place: a go back fetches again only what is not there any more. The size check of a doorbell counts from the furthest consumer index, for the driver may post anew what a late ACK
-//! completes behind a go back. A load, or a go back to blocks that are gone, voids the queue's fetches: their data is dropped and they retire without effect.
+//! appear in order. Blocks that were consumed stay until others need their place: a go back fetches again only what is not there any
+//! more. The size check of a doorbell counts from the furthest consumer index, for the driver may post anew what a late ACK completes
+//! behind a go back. A load, or a go back to blocks that are gone, voids the queue's fetches: their data is dropped and they retire
+//! without effect.
 //! A direct WQE that is the next one is on chip without a fetch ([`DirectWqe`]; send queues alone have it, and go backs).
 //! A doorbell that meets an idle finder becomes an operation at once, and a queue that gets blocks wakes the scheduler with a hint.
 //!
