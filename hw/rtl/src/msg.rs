@@ -299,6 +299,8 @@ pub struct TxHead {
     pub imm: Bits<32>,
     /// Sent before as well: counted as a retransmission.
     pub again: Bit,
+    /// The NAK that tells of a READ response which could not be read: the only ACK that is not held back by that.
+    pub of_fault: Bit,
 }
 
 /// A stretch of a frame could not be read. Source: wire/frames. Sink: the engine that sent it.

@@ -81,6 +81,7 @@ pub const WIDE: &[&str] = &[
     "every_request_opcode_is_taken",
     "payloads_of_odd_lengths",
     "a_forged_pad_on_a_runt",
+    "nothing_overtakes_the_nak_of_a_read",
     "a_read_takes_the_psns_of_its_response",
     "a_send_fills_its_receive",
     "messages_are_cut_at_the_mtu",

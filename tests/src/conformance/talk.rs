@@ -332,6 +332,15 @@ impl<'a> Talk<'a> {
         self.image[at..at + data.len()].copy_from_slice(data);
     }
 
+    /// This is at place `at`, or what was there before.
+    pub fn may_land(&mut self, at: usize, data: &[u8]) {
+        let mut is = vec![0; data.len()];
+        self.memory.read(at, &mut is);
+        if is == data {
+            self.lands_data(at, data);
+        }
+    }
+
     /// The host writes to its own memory.
     pub fn host_writes(&mut self, at: usize, data: &[u8]) {
         self.memory.write(at, data);

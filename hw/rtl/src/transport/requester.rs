@@ -795,6 +795,7 @@ impl<const N: usize> Logic for Requester<N> {
                 msn: context.qpn.cast::<24>(),
                 imm: wqe.imm,
                 again: packet.again,
+                of_fault: false,
             },
             is_inline: inlines,
             memory: !inlines && stretch.len.any(),

@@ -432,6 +432,7 @@ impl<const N: usize> Logic for Respond<N> {
                 msn: if is_ack { row.ack_msn } else { res.msn },
                 imm: 0.into(),
                 again: debt.again && !first && !is_ack,
+                of_fault: is_ack && row.silent && !row.framed,
             },
             is_inline: false,
             memory: !is_ack && left.any(),
@@ -559,6 +560,10 @@ impl<const N: usize> Logic for Respond<N> {
                     syndrome::NAK_REMOTE_ACCESS.to_bits()
                 };
                 self.debt.d.next.silent = true;
+                if !refused {
+                    // What lay in front of it has left the transmit ring, and nothing behind it will: the NAK need not wait.
+                    self.debt.d.next.framed = false;
+                }
                 let counts = self.counts.q.val() || refused;
                 self.refused.d.next = false;
                 self.error_valid.d.next = counts && !debt.silent;

@@ -240,6 +240,9 @@ impl Actor for Around {
                     (head("opcode") as u8, head("psn"), head("payload"), seg("va"), seg("key"), head("syndrome"), msn);
                 assert_eq!(got, want, "QP {q}, cycle {}", m.cycle());
                 assert_eq!(head("generation"), (q + 3) & 0xff);
+                // Such a NAK waits for nothing.
+                let of_fault = want.0 == op::ACK && self.qps[q as usize].silent;
+                assert_eq!((head("of_fault") != 0, of_fault && i == 0), (of_fault, false));
                 if want.0 != op::ACK {
                     let r = &self.qps[q as usize];
                     assert_eq!((head("epoch"), r.told), (r.epoch, r.epoch), "epoch of QP {q}");
@@ -249,6 +252,9 @@ impl Actor for Around {
                     let data = want.0 != op::ACK;
                     assert_eq!((seg("pd"), seg("need")), (0x700 + q, if data { 4 } else { 0 }));
                     self.coming.push_back(q);
+                } else if of_fault {
+                    // Of what is still in the ring nothing goes.
+                    self.quick += 1;
                 } else {
                     assert!(!self.ring.contains(&q) && !self.coming.contains(&q), "overtakes a READ response");
                     self.quick += 1;

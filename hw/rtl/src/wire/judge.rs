@@ -27,8 +27,10 @@ pub struct Claim {
     pub generation: Gen,
     pub request: Bit,
     pub epoch: Bits<8>,
-    /// An ACK: neither epochs nor faults hold it back.
+    /// An ACK: epochs do not hold it back. What it answers came behind the READs before it, so a fault of one of them does,
     pub answers: Bit,
+    /// but not the NAK of that fault.
+    pub of_fault: Bit,
 }
 
 /// What faults before it hold back of a QP's generation.
@@ -37,7 +39,7 @@ pub struct Held {
     /// Requester frames of `epoch`.
     pub request: Bit,
     pub epoch: Bits<8>,
-    /// READ responses.
+    /// READ responses, and ACKs.
     pub response: Bit,
 }
 
@@ -221,7 +223,7 @@ impl<const N: usize> Logic for Judge<N> {
         let halted = if claim.request {
             halt.held.request && halt.held.epoch == claim.epoch
         } else {
-            halt.held.response && !claim.answers
+            halt.held.response && !claim.of_fault
         };
         let is_old = self.view.val().generation != claim.generation || !claim.answers && now != claim.epoch;
         let verdict = Verdict {

@@ -328,6 +328,7 @@ impl<const W: usize> Logic for Prepare<W> {
                 head.syndrome = quick.syndrome;
                 head.msn = quick.msn;
                 head.again = quick.again;
+                head.of_fault = quick.of_fault;
             }
             self.picked.d.next = head;
             let ahead = if pick_quick { self.ahead[1].q.val() } else { self.ahead[0].q.val() };
@@ -366,6 +367,7 @@ impl<const W: usize> Logic for Prepare<W> {
             request: picked.request,
             epoch: picked.epoch,
             answers: is_ack || is_quick,
+            of_fault: picked.of_fault,
         };
         self.ring.next = !is_quick;
         self.claim_row.next = picked_row.get_bits::<3>(0);
@@ -470,6 +472,7 @@ impl<const W: usize> Logic for Prepare<W> {
                 request: head.request,
                 epoch: head.epoch,
                 answers: head.opcode == op::ACK as u64 && !head.request || row.get_bit(3),
+                of_fault: head.of_fault,
             },
             psn: head.psn,
             ip6,

@@ -208,6 +208,7 @@ fn random_head(rng: &mut ChaCha8Rng) -> TxHead {
         msn: rng.random_range(0..1u64 << 24).into(),
         imm: u64::from(rng.random::<u32>()).into(),
         again: rng.random(),
+        of_fault: rng.random(),
         ..TxHead::default()
     }
 }
@@ -321,8 +322,7 @@ fn mix<const W: usize>() {
                 let mut full = head;
                 full.payload = (payload.len() as u64).into();
                 let key = (head.qpn.value(), head.request);
-                let is_ack = !head.request && head.opcode.value() == u64::from(op::ACK);
-                let behind = halted.contains(&key) && !is_ack;
+                let behind = halted.contains(&key) && (head.request || !head.of_fault);
                 if why != 0 && !behind {
                     faults.push((head, why));
                     halted.insert(key);
@@ -341,7 +341,10 @@ fn mix<const W: usize>() {
                 ring.push_back(Want { head, frame: b.expected(&full, &payload), comes: Some(comes) });
                 if rng.random_bool(0.3) {
                     let opcode = if rng.random() { u64::from(op::ACK) } else { u64::from(abi::wire::CNP) };
-                    let head = TxHead { opcode: opcode.into(), raw: false, request: false, ..random_head(&mut rng) };
+                    // Others come or do not, as the faults before them are found.
+                    let of_fault = faulty || rng.random();
+                    let head = TxHead { raw: false, request: false, of_fault, ..random_head(&mut rng) };
+                    let head = TxHead { opcode: opcode.into(), ..head };
                     b.quick.send(head);
                     quick.push_back(b.expected(&head, &[]));
                     frames += 1;
@@ -447,7 +450,7 @@ fn fault_reports_stall_nobody() {
         .map(|i| {
             let opcode = u64::from(op::WRITE_ONLY).into();
             let (qpn, request) = ((i as u64 / 2).into(), i & 1 == 1);
-            TxHead { qpn, request, opcode, raw: false, ..random_head(&mut rng) }
+            TxHead { qpn, request, opcode, raw: false, of_fault: false, ..random_head(&mut rng) }
         })
         .collect();
     let bad = Part::Memory { key: BAD_KEY | 1, va: 0, len: 20 };
@@ -487,6 +490,49 @@ fn fault_reports_stall_nobody() {
     b.settle();
     assert!(b.mac.is_empty() && b.fault.is_empty());
     assert_eq!(b.counts.0[counter::TX_ABORTED], 6 * QPS as u64);
+}
+
+/// What a QP says behind a READ response that could not be read.
+fn held<const W: usize>() {
+    let mut b = Bench::new::<W>(model::<W>(), Stall::Never, 5);
+    let mut rng = verilate::rng(5);
+    populate(&mut b, &mut rng);
+    let mut answer = |qpn: u64, opcode: u8, of_fault| {
+        let opcode = u64::from(opcode).into();
+        TxHead { qpn: qpn.into(), opcode, request: false, raw: false, of_fault, ..random_head(&mut rng) }
+    };
+    let bad = Part::Memory { key: BAD_KEY | 1, va: 0, len: 20 };
+    for pause in 0..40 {
+        let nothing = || Part::Memory { key: 1, va: 0, len: 0 };
+        // Through the ring, close behind or later; then past it. That of another QP goes.
+        b.send(answer(1, op::READ_RESPONSE_ONLY, false), std::slice::from_ref(&bad));
+        (0..pause).for_each(|_| b.cycle());
+        b.send(answer(1, op::ACK, false), &[nothing()]);
+        let (other, last) = (answer(2, op::ACK, false), answer(1, op::ACK, true));
+        b.send(other, &[nothing()]);
+        b.settle();
+        b.quick.send(answer(1, op::ACK, false));
+        b.settle();
+        b.quick.send(last);
+        b.settle();
+        let came: Vec<_> = std::iter::from_fn(|| b.mac.pop_packet()).collect();
+        assert_eq!(came, [b.expected(&other, &[]), b.expected(&last, &[])], "{pause} cycles behind the response");
+        assert_eq!(b.fault.len(), 1);
+        b.fault.pop();
+        let mut row = [0; 64];
+        qp_send::LOAD.set(&mut row, 1);
+        b.write_row(id::QP_SEND, 1, &row);
+        b.settle();
+    }
+}
+
+#[test]
+fn acks_do_not_pass_a_fault_64() {
+    held::<64>();
+}
+#[test]
+fn acks_do_not_pass_a_fault_512() {
+    held::<512>();
 }
 
 /// Epochs and generations change while frames are under way.
