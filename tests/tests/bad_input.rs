@@ -3,13 +3,15 @@
 
 use abi::Field;
 use abi::cmd::{
-    answer, create_ah, create_cq, create_eq, create_mr, create_qp, head, kind, list_owned, modify_qp, op, result,
-    set_gid, set_multicast, set_port,
+    answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, head, kind, list_owned, modify_qp, op, result,
+    set_gid, set_multicast, set_port, set_vfs,
 };
 use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
 use abi::status::{cause, wc};
+use abi::table::{qp_state, qp_type};
 use driver::qp::SendOptions;
-use driver::{Access, Data, Device, Flags, Mr, Operation, Sge, Translation};
+use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Sge, Translation};
+use fabric::SimFunction;
 use ferroce_tests::{Bystander, GUARD, LEN, assert_sound, bytes, noise, region, small_pairs, wait};
 use rand::RngExt;
 use testbed::{Connect, Setup, Testbed};
@@ -196,6 +198,7 @@ fn fields(opcode: u8) -> Vec<u64> {
         op::SET_PORT => &set_port::LAYOUT,
         op::SET_MULTICAST => &set_multicast::LAYOUT,
         op::LIST_OWNED => &list_owned::LAYOUT,
+        op::SET_VFS => &set_vfs::LAYOUT,
         _ => &head::LAYOUT,
     };
     let addresses: &[Field] = if opcode == op::CREATE_AH { modify_qp::LAYOUT.fields } else { &[] };
@@ -275,6 +278,40 @@ fn any_command_is_answered_by_the_small_core() {
     any_commands(&Setup::small(), 60);
 }
 
+/// What a program may ask for and Ferroce does not do: on-demand paging, XRC, path migration, virtual functions.
+#[test]
+fn what_is_not_done_is_refused_by_name() {
+    let bed = Testbed::new(&Setup::small()).unwrap();
+    let device = &bed.hosts[0].device;
+    let owner = OpenOptions::default().owner.into();
+    let pair = bed.connect(&Connect::default()).unwrap();
+    let state = u64::from(qp_state::RTS);
+    let migrate = |bit: u32| vec![(modify_qp::STATE, state), (modify_qp::MASK, u64::from(attr::STATE | bit))];
+    let mask = |bit: u32| modify_qp::MASK.lsb as u64 + u64::from(bit.trailing_zeros());
+    let at = |f: Field| f.lsb as u64;
+    let qpn = (head::NUMBER, u64::from(pair.a.qp.qpn()));
+    for (opcode, fields, field) in [
+        (op::CREATE_MR, vec![(create_mr::LENGTH, 1), (create_mr::ON_DEMAND, 1)], at(create_mr::ON_DEMAND)),
+        (op::CREATE_QP, vec![(create_qp::TYPE, qp_type::XRC_INI.into())], at(create_qp::TYPE)),
+        (op::CREATE_QP, vec![(create_qp::TYPE, qp_type::XRC_TGT.into())], at(create_qp::TYPE)),
+        (op::MODIFY_QP, [vec![qpn], migrate(attr::ALT_PATH)].concat(), mask(attr::ALT_PATH)),
+        (op::MODIFY_QP, [vec![qpn], migrate(attr::PATH_MIG_STATE)].concat(), mask(attr::PATH_MIG_STATE)),
+        (op::SET_VFS, vec![(set_vfs::COUNT, 8)], at(set_vfs::COUNT)),
+    ] {
+        let mut command = command_of(opcode, &fields);
+        head::OWNER.set(&mut command, if opcode == op::SET_VFS { 0 } else { owner });
+        let a = device.command_raw(command).unwrap();
+        let got = (answer::RESULT.get(&a), answer::FIELD.get(&a));
+        assert_eq!(got, (result::UNSUPPORTED.into(), field), "opcode {opcode}: {fields:?}");
+    }
+    // No capability invites to ask: extended configuration space is empty, so there is no SR-IOV in it.
+    let mut extended = [0xff; 4];
+    match SimFunction::new(bed.fabric.clone(), 0).config_read(0x100, &mut extended) {
+        Ok(()) => assert_eq!(extended, [0; 4]),
+        Err(e) => println!("{e}"),
+    }
+}
+
 #[test]
 fn what_cannot_be_told_to_the_device_is_refused_by_the_driver() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -289,6 +326,7 @@ fn what_cannot_be_told_to_the_device_is_refused_by_the_driver() {
         (100, Translation::Pages(5000), "pages of 5000 bytes"),
         (100, Translation::Pages(0), "pages of 0 bytes"),
         (100, Translation::Pages(1 << 63), "pages of 9223372036854775808 bytes"),
+        (100, Translation::OnDemand, "CREATE_MR: this device does not do on-demand paging"),
     ] {
         let e = pd.alloc_with(len, Access::all(), pages).err().expect("no such region").to_string();
         assert!(e.contains(why), "{e}");

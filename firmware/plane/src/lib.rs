@@ -21,7 +21,7 @@ pub mod words;
 
 use abi::{
     Field,
-    cmd::{answer, device, head, op, result},
+    cmd::{answer, device, head, op, result, set_vfs},
     table,
 };
 use numbers::Numbers;
@@ -132,6 +132,12 @@ fn check(good: bool, field: Field) -> Outcome {
     if good { Ok(()) } else { Err(Refused::bad(field)) }
 }
 
+/// `Err` with UNSUPPORTED unless `done`: what Ferroce does not do is refused by name.
+#[inline(always)]
+fn supported(done: bool, field: Field) -> Outcome {
+    if done { Ok(()) } else { Err(Refused::at(result::UNSUPPORTED, field)) }
+}
+
 /// Objects of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
@@ -151,11 +157,33 @@ pub struct Counts {
 
 impl Counts {
     /// Of a device with these [`Hardware::limits`]: as many as the gates have, and at most as many as this code covers.
-    pub fn of(limits: [u32; 2]) -> Self {
-        let at_most = |byte, most: usize| limit(limits[0], byte, most as u32).0 as usize;
-        let (qps, keys) = (at_most(0, QPS), at_most(2, KEYS));
-        let ahs = table::address_handles(qps);
-        Counts { pds: PDS, cqs: at_most(1, CQS), eqs: at_most(3, EQS), qps, ahs, keys }
+    pub const fn of(limits: [u32; 2]) -> Self {
+        let word = limits[0];
+        let qps = limit(word, 0, QPS as u32).0 as usize;
+        Counts {
+            pds: PDS,
+            cqs: limit(word, 1, CQS as u32).0 as usize,
+            eqs: limit(word, 3, EQS as u32).0 as usize,
+            qps,
+            ahs: table::address_handles(qps),
+            keys: limit(word, 2, KEYS as u32).0 as usize,
+        }
+    }
+
+    /// Bytes of their [`Memory`], each of its slices aligned to a word at most.
+    pub const fn bytes(&self) -> usize {
+        let slices = [
+            (self.pds + self.cqs + self.eqs) * size_of::<Object>(),
+            self.qps * size_of::<Qp>(),
+            self.ahs * size_of::<Handle>(),
+            self.keys * size_of::<Key>(),
+        ];
+        let (mut sum, mut i) = (0, 0);
+        while i < slices.len() {
+            sum += slices[i].next_multiple_of(4);
+            i += 1;
+        }
+        sum
     }
 }
 
@@ -201,7 +229,7 @@ struct Limits {
 }
 
 /// Smaller of a limit of the gates, as a power of two in byte `byte`, and of this memory; and its log2 in place.
-fn limit(word: u32, byte: u32, most: u32) -> (u32, u32) {
+const fn limit(word: u32, byte: u32, most: u32) -> (u32, u32) {
     let log2 = word >> (8 * byte) & 31;
     let mut own = 0;
     while own < log2 && 2 << own <= most {
@@ -291,9 +319,10 @@ impl<'a> Plane<'a> {
             op::DESTROY_QP => self.destroy_qp(hw, number, owner)?,
             op::CREATE_AH => put(a, answer::NUMBER, self.create_ah(hw, c, owner)?),
             op::DESTROY_AH => self.destroy_ah(hw, number, owner)?,
-            op::SET_GID | op::SET_PORT | op::SET_MULTICAST if owner != 0 => {
+            op::SET_GID | op::SET_PORT | op::SET_MULTICAST | op::SET_VFS if owner != 0 => {
                 return Err(Refused::at(result::NOT_OWNER, head::OWNER));
             }
+            op::SET_VFS => supported(get(c, set_vfs::COUNT) == 0, set_vfs::COUNT)?,
             op::SET_GID => self.set_gid(hw, c)?,
             op::SET_PORT => self.set_port(hw, c)?,
             op::SET_MULTICAST => self.set_multicast(hw, c)?,

@@ -16,6 +16,7 @@
 use crate::{
     GIDS, Hardware, Outcome, Plane, Refused, check,
     objects::{Gid, held, is_host, is_unicast, ring_fits},
+    supported,
     transitions::{UNSUPPORTED, rule},
     words::{Block, get, get_wide, put, put_wide, set, up_to},
 };
@@ -129,6 +130,7 @@ enum Loads {
 impl Plane<'_> {
     pub(crate) fn create_qp(&mut self, c: &Block, owner: u8) -> Outcome<u32> {
         let kind = get(c, create_qp::TYPE) as u8;
+        supported(kind <= qp_type::RAW, create_qp::TYPE)?;
         let logs = [get(c, create_qp::SQ_LOG2) as u8, get(c, create_qp::RQ_LOG2) as u8];
         let pd = self.pds.find(get(c, create_qp::PD), owner, create_qp::PD)?;
         let send_cqn = self.cqs.find(get(c, create_qp::SEND_CQN), owner, create_qp::SEND_CQN)?;

@@ -3,6 +3,7 @@
 use crate::{
     Hardware, Load, MTT_UNIT, Outcome, Plane, Refused, check,
     objects::held,
+    supported,
     words::{Block, get, get_wide, put, put_wide, up_to},
 };
 use abi::{
@@ -40,6 +41,7 @@ impl Plane<'_> {
         let length = get_wide(c, create_mr::LENGTH);
         let pages = get_wide(c, create_mr::PAGES);
         let pd = self.pds.find(get(c, create_mr::PD), owner, create_mr::PD)?;
+        supported(get(c, create_mr::ON_DEMAND) == 0, create_mr::ON_DEMAND)?;
         // Peers write only where the owner may (IBTA 11.2.8.2).
         let writes = (access::REMOTE_WRITE | access::REMOTE_ATOMIC) as u32;
         check(flags & writes == 0 || flags & access::LOCAL_WRITE as u32 != 0, create_mr::ACCESS)?;

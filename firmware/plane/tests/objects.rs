@@ -5,9 +5,9 @@ use abi::{
     Field,
     cmd::{
         answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, device, head, kind, list_owned,
-        modify_qp as m, op, result::*, set_gid, set_multicast, set_port,
+        modify_qp as m, op, result::*, set_gid, set_multicast, set_port, set_vfs,
     },
-    table::{id, qp_address, qp_state::*},
+    table::{id, qp_address, qp_state::*, qp_type},
 };
 use kit::*;
 use plane::Load;
@@ -29,7 +29,7 @@ fn impossible_fields_are_named() {
     let group = command(op::SET_MULTICAST).with(set_multicast::VALID, 1).with(set_multicast::MAC, 0xff3333);
     let cases: &[(Command, Field, u64, u8)] = &[
         (command(op::NOP), head::OWNER, 16, BAD_FIELD),
-        (command(op::NOP), head::OPCODE, 21, BAD_OPCODE),
+        (command(op::NOP), head::OPCODE, 23, BAD_OPCODE),
         (command(op::NOP), head::OPCODE, 255, BAD_OPCODE),
         (create_eq(), create_eq::LOG2_ENTRIES, 23, BAD_FIELD),
         (create_eq(), create_eq::VECTOR, 32, BAD_FIELD),
@@ -87,6 +87,44 @@ fn impossible_fields_are_named() {
     }
     b.ok(mr.with(create_mr::VA, 0u64.wrapping_sub(0x1000)));
     b.ok(mr.with(create_mr::CONTIGUOUS, 1).with(create_mr::PAGES, u64::MAX - 0xfff));
+}
+
+fn is_unsupported(good: Command, field: Field, values: &[u64]) {
+    let mut b = Bench::new();
+    b.qp();
+    for value in values {
+        assert_eq!(b.refused(good.with(field, *value)), (UNSUPPORTED, field.lsb as u64), "{} = {value}", field.name);
+    }
+    b.ok(good);
+}
+
+#[test]
+fn on_demand_paging_is_refused_by_name() {
+    is_unsupported(create_mr(0x1000, 0x1000), create_mr::ON_DEMAND, &[1]);
+    is_unsupported(create_mr(0x1000, 0x1000).with(create_mr::CONTIGUOUS, 1), create_mr::ON_DEMAND, &[1]);
+}
+
+#[test]
+fn xrc_queue_pairs_are_refused_by_name() {
+    let others: Vec<u64> = (qp_type::XRC_INI.into()..=create_qp::TYPE.max()).collect();
+    is_unsupported(create_qp(), create_qp::TYPE, &others);
+}
+
+#[test]
+fn virtual_functions_are_refused_by_name() {
+    is_unsupported(command(op::SET_VFS).owner(0), set_vfs::COUNT, &[1, 2, 0xffff]);
+}
+
+#[test]
+fn path_migration_is_refused_by_name() {
+    let mut b = Bench::new();
+    let qp = b.qp();
+    b.bring(qp, RTS);
+    for bit in [attr::ALT_PATH, attr::PATH_MIG_STATE] {
+        let field = m::MASK.lsb as u64 + u64::from(bit.trailing_zeros());
+        assert_eq!(b.refused(modify(qp, RTS, bit)), (UNSUPPORTED, field));
+    }
+    b.ok(modify(qp, RTS, 0));
 }
 
 #[test]

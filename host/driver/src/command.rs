@@ -7,7 +7,8 @@ use crate::memory::{BusSpace, RingMemory};
 use crate::reg;
 use crate::registers::Registers;
 use abi::Field;
-use abi::cmd::{ANSWER, SLOT, answer, attr, create_qp, head, modify_qp, op, result};
+use abi::cmd::{ANSWER, SLOT, answer, attr, create_mr, create_qp, head, modify_qp, op, result, set_vfs};
+use abi::table::qp_type;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -149,28 +150,8 @@ fn judge(command: &Command, a: Answer) -> Result<Answer> {
 }
 
 fn name(command: &Command) -> &'static str {
-    match head::OPCODE.get(&command.bytes) as u8 {
-        op::NOP => "NOP",
-        op::QUERY_DEVICE => "QUERY_DEVICE",
-        op::CREATE_PD => "CREATE_PD",
-        op::DESTROY_PD => "DESTROY_PD",
-        op::CREATE_MR => "CREATE_MR",
-        op::DESTROY_MR => "DESTROY_MR",
-        op::CREATE_CQ => "CREATE_CQ",
-        op::DESTROY_CQ => "DESTROY_CQ",
-        op::CREATE_EQ => "CREATE_EQ",
-        op::DESTROY_EQ => "DESTROY_EQ",
-        op::CREATE_QP => "CREATE_QP",
-        op::MODIFY_QP => "MODIFY_QP",
-        op::QUERY_QP => "QUERY_QP",
-        op::DESTROY_QP => "DESTROY_QP",
-        op::SET_GID => "SET_GID",
-        op::SET_PORT => "SET_PORT",
-        op::SET_MULTICAST => "SET_MULTICAST",
-        op::LIST_OWNED => "LIST_OWNED",
-        op::RECLAIM => "RECLAIM",
-        _ => "unknown command",
-    }
+    let opcode = head::OPCODE.get(&command.bytes);
+    op::ALL.values.iter().find(|v| v.1 == opcode).map_or("unknown command", |v| v.0)
 }
 
 /// The attribute of a bit of `modify_qp::MASK`.
@@ -191,7 +172,13 @@ fn feature(command: &Command, lsb: u64) -> String {
             format!("the event of a drained send queue ({})", attribute_name(bit))
         }
         _ if opcode == op::CREATE_QP && lsb == create_qp::TYPE.lsb as u64 => {
-            format!("queue pairs of type {}", create_qp::TYPE.get(&command.bytes))
+            let number = create_qp::TYPE.get(&command.bytes);
+            let found = qp_type::ALL.values.iter().find(|v| v.1 == number);
+            found.map_or_else(|| format!("queue pairs of type {number}"), |v| format!("queue pairs of type {}", v.0))
+        }
+        _ if opcode == op::CREATE_MR && lsb == create_mr::ON_DEMAND.lsb as u64 => "on-demand paging (ON_DEMAND)".into(),
+        _ if opcode == op::SET_VFS && lsb == set_vfs::COUNT.lsb as u64 => {
+            format!("SR-IOV: it has no virtual functions, not {}", set_vfs::COUNT.get(&command.bytes))
         }
         _ => format!("what field {} asks for", field_name(command, lsb)),
     }
@@ -209,10 +196,17 @@ fn field_name(command: &Command, lsb: u64) -> String {
         op::SET_GID => set_gid::LAYOUT,
         op::SET_PORT => set_port::LAYOUT,
         op::SET_MULTICAST => set_multicast::LAYOUT,
+        op::LIST_OWNED => list_owned::LAYOUT,
+        op::CREATE_AH => return name_in(&[create_ah::LAYOUT, modify_qp::LAYOUT, head::LAYOUT], lsb),
+        op::SET_VFS => set_vfs::LAYOUT,
         _ => head::LAYOUT,
     };
-    let find = |l: &abi::Layout| l.fields.iter().find(|f| f.lsb as u64 == lsb).map(|f| f.name);
-    find(&layout).or_else(|| find(&head::LAYOUT)).map_or_else(|| format!("at bit {lsb}"), str::to_string)
+    name_in(&[layout, head::LAYOUT], lsb)
+}
+
+fn name_in(layouts: &[abi::Layout], lsb: u64) -> String {
+    let found = layouts.iter().flat_map(|l| l.fields).find(|f| f.lsb as u64 == lsb);
+    found.map_or_else(|| format!("at bit {lsb}"), |f| f.name.to_string())
 }
 
 #[cfg(test)]
@@ -247,10 +241,34 @@ mod tests {
             ),
             (modify(), result::NO_OBJECT, head::NUMBER.lsb as u64, "field NUMBER names no object"),
             (
-                Command::new(op::CREATE_QP, 1).with(create_qp::TYPE, 2),
+                Command::new(op::CREATE_QP, 1).with(create_qp::TYPE, qp_type::XRC_TGT.into()),
                 result::UNSUPPORTED,
                 create_qp::TYPE.lsb as u64,
-                "CREATE_QP: this device does not do queue pairs of type 2",
+                "CREATE_QP: this device does not do queue pairs of type XRC_TGT",
+            ),
+            (
+                Command::new(op::CREATE_QP, 1).with(create_qp::TYPE, 9),
+                result::UNSUPPORTED,
+                create_qp::TYPE.lsb as u64,
+                "queue pairs of type 9",
+            ),
+            (
+                Command::new(op::CREATE_MR, 1).with(create_mr::ON_DEMAND, 1),
+                result::UNSUPPORTED,
+                create_mr::ON_DEMAND.lsb as u64,
+                "CREATE_MR: this device does not do on-demand paging (ON_DEMAND)",
+            ),
+            (
+                Command::new(op::SET_VFS, 0).with(set_vfs::COUNT, 4),
+                result::UNSUPPORTED,
+                set_vfs::COUNT.lsb as u64,
+                "SET_VFS: this device does not do SR-IOV: it has no virtual functions, not 4",
+            ),
+            (
+                Command::new(op::CREATE_AH, 1),
+                result::BAD_FIELD,
+                modify_qp::HOP_LIMIT.lsb as u64,
+                "CREATE_AH: field HOP_LIMIT is out of range",
             ),
             (Command::new(99, 1), result::BAD_OPCODE, 0, "unknown command: no such command"),
         ] {

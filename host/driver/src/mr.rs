@@ -53,6 +53,8 @@ pub enum Translation {
     Auto,
     /// By pages of 4 KiB, 64 KiB, 2 MiB or 1 GiB, whatever the addresses are.
     Pages(u64),
+    /// Pages that come and go while the region lives (on-demand paging). The device refuses it by name.
+    OnDemand,
 }
 
 /// A registered memory region that owns its memory.
@@ -96,7 +98,7 @@ impl Pd {
             return Err(Error::new("a region of 0 bytes").hint("register at least one byte"));
         }
         let align = match translation {
-            Translation::Auto => PAGE,
+            Translation::Auto | Translation::OnDemand => PAGE,
             Translation::Pages(size) => 1 << page_shift(size)?,
         };
         let memory = Pages::aligned(len, align)?;
@@ -128,6 +130,7 @@ impl Pd {
             .with(create_mr::LENGTH, len as u64);
         let answered = match t {
             Translation::Auto => device.create(&c.with(create_mr::CONTIGUOUS, 1).with(create_mr::PAGES, iova))?,
+            Translation::OnDemand => device.create(&c.with(create_mr::ON_DEMAND, 1))?,
             Translation::Pages(size) => {
                 let shift = page_shift(size)?;
                 let first = iova & !(size - 1);

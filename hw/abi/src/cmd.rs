@@ -56,6 +56,8 @@ numbers! {
         CREATE_AH = 19;
         /// When it is answered, no frame of the device goes there any more.
         DESTROY_AH = 20;
+        /// Asks for virtual functions. Owner 0's. There are none: every count but 0 is UNSUPPORTED.
+        SET_VFS = 22;
     }
 }
 
@@ -171,6 +173,8 @@ layout! {
         ACCESS = 48, 4;
         /// Contiguous: `PAGES` is the IOVA of the whole region.
         CONTIGUOUS = 52, 1;
+        /// Pages that come and go while the region lives (on-demand paging): UNSUPPORTED.
+        ON_DEMAND = 53, 1;
         /// Log2 of the page size: 12, 16, 21 or 30.
         PAGE_SHIFT = 56, 6;
         /// First virtual address.
@@ -213,8 +217,8 @@ layout! {
 layout! {
     /// CREATE_QP: the QP starts in RESET.
     pub mod create_qp: 64 {
-        /// One of `table::qp_type`.
-        TYPE = 32, 2;
+        /// One of `table::qp_type`; those above RAW are UNSUPPORTED.
+        TYPE = 32, 4;
         /// Log2 of the send ring's blocks, 0 to 15.
         SQ_LOG2 = 40, 4;
         /// Log2 of the receive ring's blocks, 0 to 15.
@@ -362,6 +366,14 @@ layout! {
         MAC = 64, 48;
         /// Cycles in which one frame may go there, on average; 0 for no limit.
         RAW_CYCLES = 128, 32;
+    }
+}
+
+layout! {
+    /// SET_VFS.
+    pub mod set_vfs: 64 {
+        /// Virtual functions.
+        COUNT = 32, 16;
     }
 }
 

@@ -41,6 +41,9 @@ numbers! {
         UD = 2;
         /// Whole Ethernet frames: QP 0 only, whose receive queue takes the frames that are not RoCE.
         RAW = 3;
+        /// The ends of an extended reliable connection: CREATE_QP refuses them by name.
+        XRC_INI = 4;
+        XRC_TGT = 5;
     }
 }
 
