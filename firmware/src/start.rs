@@ -11,6 +11,12 @@ use plane::{Counts, Handle, Key, Mailbox, Memory, Object, Plane, Qp};
 /// What the stack needs at least, in bytes; it takes some 1.5 KiB.
 const STACK: usize = 4 << 10;
 
+/// `LIMITS` of the smallest card, which has 32 KiB: 32 QPs, 64 CQs, 256 keys, 8 EQs.
+const SMALL: u32 = 5 | 6 << 8 | 8 << 16 | 3 << 24;
+/// What its objects and stack need beside the image: `link.x` holds the image to it.
+const LEAST: usize = Counts::of([SMALL, 0]).bytes() + STACK;
+global_asm!(".global _least", ".set _least, {least}", least = const LEAST);
+
 unsafe extern "C" {
     /// The end of what the image takes, from `link.x`.
     static mut _ebss: u32;
