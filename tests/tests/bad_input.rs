@@ -83,7 +83,7 @@ fn bad_work_requests_end_with_their_cause() {
         ("WRITE to memory that is closed", wqe(&op(send_op::WRITE, to(&closed, 0)), &[g]), remote),
         ("READ of memory that is closed", wqe(&op(send_op::READ, to(&closed, 0)), &[g]), remote),
         ("READ behind the region", wqe(&op(send_op::READ, to(&target, LEN - 1)), &[g]), remote),
-        ("atomic", wqe(&op(send_op::COMPARE_SWAP, to(&target, 0)), &[g]), (wc::LOC_QP_OP, cause::WQE_OPCODE)),
+        ("atomic of 500 bytes", wqe(&op(send_op::COMPARE_SWAP, to(&target, 0)), &[g]), length),
         ("opcode 255", wqe(&op(255, to(&target, 0)), &[g]), (wc::LOC_QP_OP, cause::WQE_OPCODE)),
         ("no blocks", wqe(&write(vec![(send_wqe::BLOCKS, 0)]), &[g]), format),
         ("five blocks", wqe(&write(vec![(send_wqe::BLOCKS, 5)]), &[g]), format),
