@@ -18,6 +18,7 @@ fn run(device: &mut device::Device, plane: &mut plane::Plane, mailbox: &mut plan
     loop {
         device.beat();
         mailbox.watch_link(plane, device);
+        plane.watch_drains(device);
         while mailbox.step(plane, device) {
             device.beat();
         }

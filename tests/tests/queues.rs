@@ -3,6 +3,7 @@
 use abi::queue::event;
 use driver::{Access, Data, Flags, Operation};
 use ferroce_tests::{assert_sound, noise, pass, region, wait};
+use rand::RngExt;
 use testbed::{Connect, Setup, Testbed};
 
 #[test]
@@ -44,6 +45,81 @@ fn a_full_cq_that_is_polled_in_part_and_posted_to_again_does_not_run_over() {
         done += 1;
     }
     assert_sound(&bed, "a CQ filled again and again");
+}
+
+/// A CQ gets another size again and again while entries come: none is lost, none comes twice, all in order; what it is armed for stays.
+#[test]
+fn a_cq_is_resized_under_traffic() {
+    const DEPTH: u64 = 100;
+    let mut bed = Testbed::new(&Setup::small()).unwrap();
+    let mut pair = bed.connect(&Connect { cq_entries: DEPTH as u32, ..Connect::default() }).unwrap();
+    let target = region(&bed.hosts[1].pd, 64, Access::all(), noise(2));
+    let mut rng = verilate::rng(8);
+    let (mut posted, mut done, mut moves, mut armed, mut events) = (0, 0, 0, false, 0);
+    let maps = bed.hosts[0].device.dma_maps();
+    while moves < verilate::scale(60) {
+        let mut batch = pair.a.qp.post();
+        while posted - done < DEPTH && rng.random_bool(0.9) {
+            let write = Operation::Write(target.remote(0));
+            batch.add(posted, write, Data::Inline(&[1; 8]), Flags::SIGNALED).unwrap();
+            posted += 1;
+        }
+        batch.ring();
+        pass(&bed, rng.random_range(0..6));
+        if rng.random_bool(0.4) {
+            // As large as what is posted needs it; often there are entries of two or three rings in it.
+            let entries = rng.random_range(posted - done..=8 * DEPTH).max(1) as u32;
+            pair.a.cq.resize(entries).unwrap();
+            moves += 1;
+            // Until the next size no more may be posted than it holds.
+            if u64::from(entries) < DEPTH {
+                while done < posted {
+                    let c = wait(&bed, &mut pair.a.cq, "a small queue");
+                    assert_eq!((c.wr_id, c.status), (done, Ok(())));
+                    done += 1;
+                }
+                pair.a.cq.resize(DEPTH as u32).unwrap();
+            }
+        }
+        while let Some(e) = bed.hosts[0].eq.poll() {
+            assert!(armed && (e.kind, e.number) == (event::COMPLETION, pair.a.cq.number()), "{e:?}");
+            (armed, events) = (false, events + 1);
+        }
+        if rng.random_bool(0.6) {
+            for c in pair.a.cq.poll().take(rng.random_range(0..120)) {
+                assert_eq!((c.wr_id, c.status), (done, Ok(())));
+                done += 1;
+            }
+        }
+        if !armed && rng.random_bool(0.3) {
+            pair.a.cq.arm(false);
+            armed = true;
+        }
+    }
+    while done < posted {
+        assert_eq!(wait(&bed, &mut pair.a.cq, "the rest").wr_id, done);
+        done += 1;
+    }
+    assert!(pair.a.cq.poll().next().is_none());
+    pass(&bed, 100);
+    events += std::iter::from_fn(|| bed.hosts[0].eq.poll()).count();
+    println!("{done} completions, {moves} moves, {events} events");
+    assert!(events > 3 && bed.hosts[0].device.dma_maps() <= maps + 1, "old rings are given back");
+    // Fewer than are in it.
+    let mut batch = pair.a.qp.post();
+    (0..20).for_each(|i| {
+        batch.add(i, Operation::Write(target.remote(0)), Data::Inline(&[1; 8]), Flags::SIGNALED).unwrap()
+    });
+    batch.ring();
+    pass(&bed, 500);
+    let e = pair.a.cq.resize(19).unwrap_err().to_string();
+    assert!(e.contains("19 entries, while 20 are in it"), "{e}");
+    pair.a.cq.resize(20).unwrap();
+    assert!((0..20).eq(pair.a.cq.poll().map(|c| c.wr_id)));
+    for entries in [0, (3 << 20) + 1] {
+        assert!(pair.a.cq.resize(entries).unwrap_err().to_string().contains("1 to 3,145,728"));
+    }
+    assert_sound(&bed, "a CQ that is resized");
 }
 
 #[test]

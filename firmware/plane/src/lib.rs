@@ -212,6 +212,8 @@ pub struct Plane<'a> {
     key_numbers: Numbers<{ KEYS / 32 }>,
     mtt: Numbers<{ MTT_UNITS / 32 }>,
     limits: Limits,
+    /// The event of a drained send queue may be due.
+    draining: bool,
 }
 
 /// What the gates have and this memory covers.
@@ -255,6 +257,7 @@ impl<'a> Plane<'a> {
             key_numbers: Numbers::new(),
             mtt: Numbers::new(),
             limits: Limits { qps: 0, cqs: 0, keys: 0, eqs: 0, mtt_units: 0, owners: 0, reads: 0, words: [0; 2] },
+            draining: false,
         }
     }
 
@@ -310,6 +313,7 @@ impl<'a> Plane<'a> {
             }
             op::DESTROY_MR => self.destroy_mr(hw, number, owner)?,
             op::CREATE_CQ => put(a, answer::NUMBER, self.create_cq(hw, c, owner)?),
+            op::RESIZE_CQ => self.resize_cq(hw, c, number, owner)?,
             op::DESTROY_CQ => self.destroy_cq(hw, number, owner)?,
             op::CREATE_EQ => put(a, answer::NUMBER, self.create_eq(hw, c, owner)?),
             op::DESTROY_EQ => self.destroy_eq(hw, number, owner)?,

@@ -6,7 +6,7 @@ use crate::{
 };
 use abi::{
     Field, bar,
-    cmd::{create_cq, create_eq, head, result, set_gid, set_multicast, set_port},
+    cmd::{create_cq, create_eq, head, resize_cq, result, set_gid, set_multicast, set_port},
     table::{self, id},
 };
 
@@ -108,6 +108,22 @@ pub(crate) fn is_host(is_ip6: bool, ip: &[u32]) -> bool {
     if is_ip6 { ip[0] | ip[1] | ip[2] | ip[3] != 0 && first != 0xff } else { ip[0] != 0 && first < 224 }
 }
 
+/// The row of a CQ whose ring a command describes; `field` has the log2 of its entries.
+#[inline(never)]
+fn cq_row(c: &Block, field: Field, eqn: u32, owner: u8) -> Outcome<[u32; CQ_WORDS]> {
+    const { assert!(create_cq::BASE.lsb == resize_cq::BASE.lsb) };
+    let (log2, base) = (get(c, field), get_wide(c, create_cq::BASE));
+    check(log2 <= 22, field)?;
+    check(ring_fits(base, (abi::queue::cqe::BYTES as u32) << log2, 4096), create_cq::BASE)?;
+    let mut row = [0; CQ_WORDS];
+    put(&mut row, table::cq::VALID, 1);
+    put(&mut row, table::cq::LOG2_ENTRIES, log2);
+    put(&mut row, table::cq::EQN, eqn);
+    put(&mut row, table::cq::OWNER, owner as u32);
+    put_wide(&mut row, table::cq::BASE, base);
+    Ok(row)
+}
+
 impl Plane<'_> {
     pub(crate) fn create_pd(&mut self, owner: u8) -> Outcome<u32> {
         let number = self.pds.vacant(self.pds.items.len() as u32)?;
@@ -151,27 +167,27 @@ impl Plane<'_> {
     }
 
     pub(crate) fn create_cq(&mut self, hw: &mut impl Hardware, c: &Block, owner: u8) -> Outcome<u32> {
-        let log2 = get(c, create_cq::LOG2_ENTRIES);
         let eqn = get(c, create_cq::EQN);
-        let base = get_wide(c, create_cq::BASE);
-        check(log2 <= 22, create_cq::LOG2_ENTRIES)?;
         // Owner 0 is the device's keeper, whose event queues serve all.
         let eq = self.eqs.find(eqn, owner, create_cq::EQN).or_else(|own| {
             let shared = self.eqs.find(eqn, 0, create_cq::EQN);
             shared.map_err(|_| own)
         })?;
-        check(ring_fits(base, (abi::queue::cqe::BYTES as u32) << log2, 4096), create_cq::BASE)?;
+        let row = cq_row(c, create_cq::LOG2_ENTRIES, eqn, owner)?;
         let number = self.cqs.vacant(self.limits.cqs)?;
-        let mut row = [0; CQ_WORDS];
-        put(&mut row, table::cq::VALID, 1);
-        put(&mut row, table::cq::LOG2_ENTRIES, log2);
-        put(&mut row, table::cq::EQN, eqn);
-        put(&mut row, table::cq::OWNER, owner as u32);
-        put_wide(&mut row, table::cq::BASE, base);
         hw.commit(id::CQ, number, &row);
         self.cqs.add(number, owner, eqn as u8);
         self.eqs.items[eq].refs += 1;
         Ok(number)
+    }
+
+    /// The entries of before are in the write channel when the row is taken, and the answer goes behind them.
+    pub(crate) fn resize_cq(&mut self, hw: &mut impl Hardware, c: &Block, number: u32, owner: u8) -> Outcome {
+        let i = self.cqs.find(number, owner, head::NUMBER)?;
+        let mut row = cq_row(c, resize_cq::LOG2_ENTRIES, self.cqs.items[i].eqn as u32, owner)?;
+        put(&mut row, table::cq::RESIZE, 1);
+        hw.commit(id::CQ, number, &row);
+        Ok(())
     }
 
     pub(crate) fn destroy_cq(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {

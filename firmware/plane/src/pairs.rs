@@ -7,6 +7,8 @@
 //! to INIT      load, PSN 0     load, PSN 0                   INIT
 //! to RTR                       load PSN        all           RTR
 //! to RTS       load, PSN       if attributes                 RTS
+//! SQE to RTS   resume, behind  if attributes                 RTS
+//!              a drain
 //! to ERR                                                     ERR, a drain behind
 //! to RESET     cleared         cleared                       RESET (first), a drain between and behind
 //! in a state   if attributes   if attributes   if address
@@ -23,7 +25,7 @@ use crate::{
 use abi::{
     Field,
     cmd::{QKEY, attr, create_ah, create_qp, head, modify_qp as m, result},
-    queue::WQE_BLOCK,
+    queue::{WQE_BLOCK, event},
     table::{NOBODY, id, qp_address, qp_recv, qp_send, qp_state, qp_state_row, qp_type},
 };
 
@@ -37,7 +39,7 @@ const FIRST: usize = m::MASK.lsb / 32;
 /// First word of the destination IP.
 const DIP: usize = m::DIP_LOW.lsb / 32;
 const ADDRESS_WORDS: usize = up_to(qp_address::VALID);
-const SEND_WORDS: usize = up_to(qp_send::BASE);
+const SEND_WORDS: usize = up_to(qp_send::INDEX);
 const RECV_WORDS: usize = up_to(qp_recv::SIP_HIGH);
 
 /// Words `FIRST..16` of MODIFY_QP; the mask names the attributes that have been set since RESET.
@@ -196,6 +198,17 @@ impl Plane<'_> {
         }
         self.judge(c, mask, hw.port() >> 16)?;
 
+        if (from, to) == (qp_state::SQE, qp_state::RTS) {
+            // Nothing of before is under way, and PSNs go on.
+            hw.drain();
+            let mut row = [0; 3];
+            hw.fetch(id::QP_SEND, n as u32, &mut row);
+            set(&mut self.qps[n].attributes, kept(m::SQ_PSN), get(&row, qp_send::PSN));
+        }
+        if to != qp_state::SQD {
+            self.qps[n].attributes[0] &= !attr::EN_SQD_ASYNC_NOTIFY;
+        }
+        self.draining |= mask & attr::EN_SQD_ASYNC_NOTIFY != 0;
         if mask & attr::AV != 0 {
             self.leave_gid(n);
             self.gids[get(c, m::GID) as usize].refs += 1;
@@ -206,8 +219,32 @@ impl Plane<'_> {
             let code = (1..=5).rev().find(|code| path_fits(*code, hw.port() >> 16)).unwrap_or(1);
             set(&mut self.qps[n].attributes, kept(m::PATH_MTU), code);
         }
-        self.write_rows(hw, n, (from, to), mask);
+        self.write_rows(hw, n, (from, to), mask, get(c, m::SQ_INDEX));
         Ok(())
+    }
+
+    /// Raises the event of each send queue that has drained, if it is still asked for: behind the completions.
+    pub fn watch_drains(&mut self, hw: &mut impl Hardware) {
+        if !core::mem::replace(&mut self.draining, false) {
+            return;
+        }
+        for n in 0..self.qps.len() {
+            if self.qps[n].attributes[0] & attr::EN_SQD_ASYNC_NOTIFY == 0 {
+                continue;
+            }
+            let mut row = [0; 3];
+            hw.fetch(id::QP_SEND, n as u32, &mut row);
+            let waits = state(hw, n) == qp_state::SQD;
+            if waits && get(&row, qp_send::DRAINED) == 0 {
+                self.draining = true;
+                continue;
+            }
+            self.qps[n].attributes[0] &= !attr::EN_SQD_ASYNC_NOTIFY;
+            if waits && self.eqs.items[0].holder != 0 {
+                hw.drain();
+                hw.event(0, event::SQ_DRAINED, n as u32, 0);
+            }
+        }
     }
 
     /// Whether the value of each attribute in `mask` is possible.
@@ -278,8 +315,8 @@ impl Plane<'_> {
         }
     }
 
-    fn write_rows(&mut self, hw: &mut impl Hardware, n: usize, step: (u8, u8), mask: u32) {
-        use qp_state::{INIT, RESET, RTR, RTS};
+    fn write_rows(&mut self, hw: &mut impl Hardware, n: usize, step: (u8, u8), mask: u32, index: u32) {
+        use qp_state::{INIT, RESET, RTR, RTS, SQE};
         let send = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
         let recv = attr::ACCESS_FLAGS | attr::QKEY | attr::MIN_RNR_TIMER | attr::MAX_DEST_RD_ATOMIC | attr::AV;
         let if_any = |attributes: u32| (mask & attributes != 0).then_some(Loads::Nothing);
@@ -287,6 +324,7 @@ impl Plane<'_> {
             (RESET, INIT) => (Some(Loads::Queue), Some(Loads::Queue)),
             (INIT, RTR) => (None, Some(Loads::Psn)),
             (RTR, RTS) => (Some(Loads::Queue), if_any(recv)),
+            (SQE, RTS) => (Some(Loads::Psn), if_any(recv)),
             _ => (if_any(send), if_any(recv)),
         };
         let qp = &mut self.qps[n];
@@ -298,13 +336,19 @@ impl Plane<'_> {
             hw.commit(id::QP_ADDRESS, n as u32, &row);
         }
         if let Some(loads) = send {
-            hw.commit(id::QP_SEND, n as u32, &self.send_row(n, loads, owner));
+            let mut row = self.send_row(n, loads, owner);
+            if loads == Loads::Psn {
+                put(&mut row, qp_send::INDEX, index);
+            }
+            hw.commit(id::QP_SEND, n as u32, &row);
         }
         if let Some(loads) = recv {
             hw.commit(id::QP_RECV, n as u32, &self.recv_row(n, loads, owner));
         }
         if step.0 != step.1 {
-            hw.commit(id::QP_STATE, n as u32, &state_row(step.1));
+            let mut row = state_row(step.1);
+            put(&mut row, qp_state_row::RESUME, (step == (SQE, RTS)) as u32);
+            hw.commit(id::QP_STATE, n as u32, &row);
         }
         if step.1 == qp_state::ERR {
             // The driver flushes what is left when this is answered: no completion of the device may come behind.
@@ -348,6 +392,7 @@ impl Plane<'_> {
         let a = &qp.attributes;
         let mut row = [0; SEND_WORDS];
         put(&mut row, qp_send::TYPE, qp.kind as u32);
+        put(&mut row, qp_send::RESUME, (loads == Loads::Psn) as u32);
         put(&mut row, qp_send::MTU, mtu(qp));
         put(&mut row, qp_send::LOAD, (loads == Loads::Queue) as u32);
         put(&mut row, qp_send::PD, qp.pd as u32);
@@ -410,7 +455,7 @@ impl Plane<'_> {
     }
 
     /// State and PSNs are the engines', all else is as it was set. The state is the same before and behind the PSNs: engines move
-    /// a QP to ERR only, so this ends.
+    /// a QP to SQE and ERR only, so this ends.
     pub(crate) fn query_qp(&self, hw: &mut impl Hardware, number: u32, owner: u8, a: &mut Block) -> Outcome {
         let n = self.find_qp(number, owner)?;
         let qp = &self.qps[n];

@@ -15,10 +15,10 @@ pub struct Rule {
     pub optional: u32,
 }
 
-/// In the table, but not done by this device: path migration, and the event when a send queue has drained.
-pub const UNSUPPORTED: u32 = ALT_PATH | PATH_MIG_STATE | EN_SQD_ASYNC_NOTIFY;
+/// In the table, but not done by this device: path migration.
+pub const UNSUPPORTED: u32 = ALT_PATH | PATH_MIG_STATE;
 
-/// The rule of a transition, if there is one. Send queues of all types fail to ERR, so nothing leads from SQE to RTS.
+/// The rule of a transition, if there is one.
 #[inline(never)]
 pub fn rule(kind: u8, from: u8, to: u8) -> Option<Rule> {
     let rc = kind == qp_type::RC;
@@ -53,6 +53,7 @@ pub fn rule(kind: u8, from: u8, to: u8) -> Option<Rule> {
             let retries = TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
             Some((0, access | pkey | path | of(AV, 0) | of_rc(PORT | retries)))
         }
+        (SQE, RTS) if matches!(kind, qp_type::UC | qp_type::UD) => Some((0, any | access)),
         _ => None,
     };
     found.map(|(required, optional)| Rule { required, optional })

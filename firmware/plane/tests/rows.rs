@@ -2,8 +2,10 @@
 
 mod kit;
 use abi::{
-    cmd::{attr, create_mr, head, modify_qp as m, op},
-    table::{NOBODY, cq, eq, gid, id, key, multicast, port, qp_address, qp_recv, qp_send, qp_state::*, qp_state_row},
+    cmd::{attr, create_mr, head, modify_qp as m, op, resize_cq},
+    table::{
+        NOBODY, cq, eq, gid, id, key, multicast, port, qp_address, qp_recv, qp_send, qp_state::*, qp_state_row, qp_type,
+    },
 };
 use kit::*;
 
@@ -105,6 +107,114 @@ fn a_queue_pair_on_its_way() {
 
     b.ok(modify(n, ERR, 0));
     assert_eq!(b.commits(), [(id::QP_STATE, q)]);
+}
+
+/// Sends go on behind all that was posted, at the PSN that the engines have reached, when nothing of before is under way.
+#[test]
+fn a_stopped_send_queue_resumes_behind_what_was_posted() {
+    use attr::*;
+    let mut b = Bench::new();
+    let n = b.qp_of(qp_type::UC);
+    let needs = [PKEY_INDEX | PORT | ACCESS_FLAGS, AV | PATH_MTU | DEST_QPN | RQ_PSN, SQ_PSN];
+    b.bring_by(n, RTS, needs);
+    b.set_state(n, SQE);
+    let at = (id::QP_SEND, n as u32);
+    qp_send::PSN.set(b.fake.rows.get_mut(&at).unwrap(), 0x12_3456);
+    b.ok(modify(n, RTS, CUR_STATE).with(m::CUR_STATE, SQE.into()).with(m::SQ_INDEX, 0xfffd));
+    assert_eq!(b.fake.acts[0], Act::Drain);
+    assert_eq!(b.commits(), [at, (id::QP_STATE, n as u32)]);
+    let want = [
+        (qp_send::TYPE, qp_type::UC.into()),
+        (qp_send::RESUME, 1),
+        (qp_send::MTU, 5),
+        (qp_send::PSN, 0x12_3456),
+        (qp_send::LOG2_BLOCKS, 6),
+        (qp_send::OWNER, 1),
+        (qp_send::BASE, 0x1_2345_6780),
+        (qp_send::INDEX, 0xfffd),
+    ];
+    fields(&row(&b, id::QP_SEND, n), &qp_send::LAYOUT, &want);
+    let state = [(qp_state_row::STATE, RTS.into()), (qp_state_row::RESUME, 1)];
+    fields(&row(&b, id::QP_STATE, n), &qp_state_row::LAYOUT, &state);
+    assert_eq!(b.ok(command(op::QUERY_QP).number(n)).get(m::SQ_PSN), 0x12_3456);
+    // Another way to RTS does not resume.
+    b.ok(modify(n, SQD, 0));
+    b.ok(modify(n, RTS, 0));
+    fields(&row(&b, id::QP_STATE, n), &qp_state_row::LAYOUT, &state[..1]);
+}
+
+/// The event of a drained send queue comes once, when it is asked for and as long as the QP is in SQD.
+#[test]
+fn a_send_queue_that_drains_is_told_of() {
+    let drained = |b: &mut Bench, n: u64, value| {
+        let row = b.fake.rows.get_mut(&(id::QP_SEND, n as u32)).unwrap();
+        qp_send::DRAINED.set(row, value);
+        b.fake.acts.clear();
+        b.plane.watch_drains(&mut b.fake);
+        b.fake.acts.clone()
+    };
+    let event = |n: u64| Act::Event { eqn: 0, kind: abi::queue::event::SQ_DRAINED, number: n as u32, value: 0 };
+    let mut b = Bench::new();
+    let (n, other) = (b.qp(), b.qp());
+    for qp in [n, other] {
+        b.bring(qp, RTS);
+    }
+    // Nobody has asked.
+    b.ok(modify(n, SQD, 0));
+    assert_eq!(drained(&mut b, n, 1), []);
+    b.ok(modify(n, RTS, 0));
+    for _ in 0..2 {
+        b.ok(modify(n, SQD, attr::EN_SQD_ASYNC_NOTIFY));
+        assert_eq!(drained(&mut b, n, 0), []);
+        b.ok(modify(n, SQD, attr::TIMEOUT).with(m::TIMEOUT, 1));
+        assert_eq!(drained(&mut b, n, 0), [], "a change of attributes is no answer");
+        assert_eq!(drained(&mut b, n, 1), [Act::Drain, event(n)], "behind what was completed");
+        assert_eq!(drained(&mut b, n, 1), [], "once");
+        b.ok(modify(n, RTS, 0));
+    }
+    // One that left SQD is not told of, one that waits beside it is.
+    b.ok(modify(other, SQD, attr::EN_SQD_ASYNC_NOTIFY));
+    for (to, engines) in [(RTS, None), (ERR, None), (SQD, Some(ERR))] {
+        b.ok(modify(n, SQD, attr::EN_SQD_ASYNC_NOTIFY));
+        if let Some(state) = engines {
+            b.set_state(n, state);
+        } else {
+            b.ok(modify(n, to, 0));
+        }
+        if to == RTS {
+            b.ok(modify(n, SQD, 0));
+        }
+        assert_eq!(drained(&mut b, n, 1), []);
+        b.ok(modify(n, RESET, 0));
+        b.bring(n, RTS);
+    }
+    assert_eq!(drained(&mut b, other, 1), [Act::Drain, event(other)]);
+}
+
+/// A CQ goes on in another ring; what is wrong with that is named.
+#[test]
+fn a_completion_queue_is_resized() {
+    let mut b = Bench::new();
+    let eqn = b.make(create_eq());
+    let n = b.make(create_cq().with(abi::cmd::create_cq::EQN, eqn));
+    let resize = |log2: u64, base: u64| {
+        let c = command(op::RESIZE_CQ).number(n);
+        c.with(resize_cq::LOG2_ENTRIES, log2).with(resize_cq::BASE, base)
+    };
+    let bad = abi::cmd::result::BAD_FIELD;
+    assert_eq!(b.refused(resize(23, 0x5000)), (bad, resize_cq::LOG2_ENTRIES.lsb as u64));
+    assert_eq!(b.refused(resize(7, 0x5008)), (bad, resize_cq::BASE.lsb as u64));
+    assert_eq!(b.refused(resize(8, u64::MAX - 4095)), (bad, resize_cq::BASE.lsb as u64));
+    let other = resize(7, 0x5000).owner(2);
+    assert_eq!(b.refused(other), (abi::cmd::result::NOT_OWNER, head::NUMBER.lsb as u64));
+    let none = resize(7, 0x5000).number(99);
+    assert_eq!(b.refused(none), (abi::cmd::result::NO_OBJECT, head::NUMBER.lsb as u64));
+    b.ok(resize(7, 0x5000));
+    assert_eq!(b.commits(), [(id::CQ, n as u32)]);
+    let want =
+        [(cq::VALID, 1), (cq::RESIZE, 1), (cq::LOG2_ENTRIES, 7), (cq::EQN, eqn), (cq::OWNER, 1), (cq::BASE, 0x5000)];
+    fields(&row(&b, id::CQ, n), &cq::LAYOUT, &want);
+    b.ok(command(op::DESTROY_CQ).number(n));
 }
 
 #[test]

@@ -27,7 +27,7 @@ const TABLE: &[(u8, u8, u32, u32)] = &[
     (INIT, ERR, 0, 0), (RTR, ERR, 0, 0), (RTS, ERR, 0, 0), (SQD, ERR, 0, 0), (SQE, ERR, 0, 0), (ERR, ERR, 0, 0),
 ];
 
-/// The same for UC and UD, without the moves to RESET and ERR, which are those of RC. The device does not know SQE.
+/// The same for UC and UD, without the moves to RESET and ERR, which are those of RC.
 #[rustfmt::skip]
 const UC: &[(u8, u8, u32, u32)] = &[
     (RESET, INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
@@ -38,6 +38,7 @@ const UC: &[(u8, u8, u32, u32)] = &[
     (RTS, SQD, 0, EN_SQD_ASYNC_NOTIFY),
     (SQD, RTS, 0, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
     (SQD, SQD, 0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
+    (SQE, RTS, 0, CUR_STATE | ACCESS_FLAGS),
 ];
 #[rustfmt::skip]
 const UD: &[(u8, u8, u32, u32)] = &[
@@ -49,6 +50,7 @@ const UD: &[(u8, u8, u32, u32)] = &[
     (RTS, SQD, 0, EN_SQD_ASYNC_NOTIFY),
     (SQD, RTS, 0, CUR_STATE | QKEY),
     (SQD, SQD, 0, PKEY_INDEX | QKEY),
+    (SQE, RTS, 0, CUR_STATE | QKEY),
 ];
 
 /// The transition of a QP of this type.
@@ -61,7 +63,7 @@ fn transition(kind: u8, from: u8, to: u8) -> Option<(u32, u32)> {
     table.iter().find(|t| (t.0, t.1) == (from, to)).map(|t| (t.2, t.3))
 }
 
-const NOT_DONE: u32 = ALT_PATH | PATH_MIG_STATE | EN_SQD_ASYNC_NOTIFY;
+const NOT_DONE: u32 = ALT_PATH | PATH_MIG_STATE;
 
 /// A QP that was brought to `state` the regular way.
 fn in_state(state: u8) -> (Bench, u64) {

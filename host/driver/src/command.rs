@@ -168,9 +168,6 @@ fn feature(command: &Command, lsb: u64) -> String {
         attr::ALT_PATH | attr::PATH_MIG_STATE if opcode == op::MODIFY_QP => {
             format!("automatic path migration ({})", attribute_name(bit))
         }
-        attr::EN_SQD_ASYNC_NOTIFY if opcode == op::MODIFY_QP => {
-            format!("the event of a drained send queue ({})", attribute_name(bit))
-        }
         _ if opcode == op::CREATE_QP && lsb == create_qp::TYPE.lsb as u64 => {
             let number = create_qp::TYPE.get(&command.bytes);
             let found = qp_type::ALL.values.iter().find(|v| v.1 == number);
@@ -190,6 +187,7 @@ fn field_name(command: &Command, lsb: u64) -> String {
     let layout = match head::OPCODE.get(&command.bytes) as u8 {
         op::CREATE_MR => create_mr::LAYOUT,
         op::CREATE_CQ => create_cq::LAYOUT,
+        op::RESIZE_CQ => resize_cq::LAYOUT,
         op::CREATE_EQ => create_eq::LAYOUT,
         op::CREATE_QP => create_qp::LAYOUT,
         op::MODIFY_QP => modify_qp::LAYOUT,
@@ -230,7 +228,6 @@ mod tests {
             (modify(), result::FORBIDDEN_ATTRIBUTE, 31, "attribute at bit 31 is not allowed"),
             (modify(), result::UNSUPPORTED, mask(14), "does not do automatic path migration (ALT_PATH)"),
             (modify(), result::UNSUPPORTED, mask(18), "does not do automatic path migration (PATH_MIG_STATE)"),
-            (modify(), result::UNSUPPORTED, mask(2), "the event of a drained send queue (EN_SQD_ASYNC_NOTIFY)"),
             (modify(), result::BAD_FIELD, modify_qp::DMAC.lsb as u64, "field DMAC is out of range"),
             (modify(), result::NOT_OWNER, head::NUMBER.lsb as u64, "MODIFY_QP: the object belongs to another owner"),
             (

@@ -7,11 +7,11 @@ use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::posted::Posted;
 use abi::bar::health;
-use abi::cmd::{create_cq, create_eq, op};
+use abi::cmd::{create_cq, create_eq, head, op, resize_cq};
 use abi::queue::{cq_db, cqe, doorbell, eq_db, eqe, event, recv_op, send_op};
 use abi::status::{cause, wc};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Turns of a wait loop between looks at the device.
 const LOOK: u64 = 4096;
@@ -122,24 +122,24 @@ impl Device {
     /// in it are posted and not polled.
     pub fn create_cq(&self, entries: u32, eq: &Eq) -> Result<Cq> {
         let log2 = log2_entries(entries)?;
-        let ring = RingMemory::new(&self.0.bus, cqe::BYTES << log2)?;
+        let ring = CqRing::new(self, log2)?;
         let c = self
             .command(op::CREATE_CQ)
             .with(create_cq::LOG2_ENTRIES, log2.into())
             .with(create_cq::EQN, eq.handle.number.into())
-            .with(create_cq::BASE, ring.iova());
+            .with(create_cq::BASE, ring.memory.iova());
         let (number, _) = self.create(&c)?;
+        let rings = Rings { now: Arc::new(ring), before: Vec::new() };
         let handle = Arc::new(CqHandle {
             device: self.clone(),
             number,
-            ring,
-            log2,
+            rings: Mutex::new(rings.clone()),
             consumer: AtomicU32::new(0),
             forgotten: Forgotten::new(),
             _eq: eq.handle.clone(),
         });
         let doorbell = self.doorbell(doorbell::CQ);
-        Ok(Cq { handle, told: 0, sequence: 0, doorbell })
+        Ok(Cq { handle, rings, told: 0, sequence: 0, doorbell })
     }
 }
 
@@ -213,8 +213,8 @@ impl Drop for EqHandle {
 pub(crate) struct CqHandle {
     pub(crate) device: Device,
     pub(crate) number: u32,
-    ring: RingMemory,
-    log2: u32,
+    /// As the queue's own, for those who do not poll it.
+    rings: Mutex<Rings>,
     /// Free-running index of the next entry to be polled.
     consumer: AtomicU32,
     forgotten: Forgotten,
@@ -225,17 +225,57 @@ impl CqHandle {
     /// A QP is destroyed, all its completions are in the ring: they are nobody's any more, for its number is used again.
     pub(crate) fn forget(&self, qpn: u32) {
         let consumer = || self.consumer.load(Ordering::Acquire);
-        self.forgotten.add(qpn, self.log2, consumer, |index| self.entry(index).is_some());
+        let rings = self.rings();
+        self.forgotten.add(qpn, rings.log2(), consumer, |index| rings.entry(index).is_some());
     }
 
-    fn at(&self, index: u32) -> usize {
-        (index & ((1 << self.log2) - 1)) as usize * cqe::BYTES
+    fn rings(&self) -> std::sync::MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Where entries are written.
+struct CqRing {
+    memory: RingMemory,
+    log2: u32,
+}
+
+impl CqRing {
+    /// A ring without an entry, at whatever index it begins: the device leaves the bits beside an entry's phase clear.
+    fn new(device: &Device, log2: u32) -> Result<Self> {
+        let memory = RingMemory::new(&device.0.bus, cqe::BYTES << log2)?;
+        (0..1 << log2).for_each(|i| memory.write((i + 1) * cqe::BYTES - 1, &[0xff]));
+        Ok(CqRing { memory, log2 })
     }
 
     /// The entry of a free-running index, if it is there.
     fn entry(&self, index: u32) -> Option<[u8; cqe::BYTES]> {
         let phase = (index >> self.log2 & 1) as u8 ^ 1;
-        self.ring.read_if(self.at(index), |last| last & 1 == phase)
+        let at = (index & ((1 << self.log2) - 1)) as usize * cqe::BYTES;
+        self.memory.read_if(at, |last| last == phase)
+    }
+}
+
+/// The rings of a completion queue.
+#[derive(Clone)]
+struct Rings {
+    /// That of the newest entries.
+    now: Arc<CqRing>,
+    /// Those of older ones, oldest first, with the index behind their last entry.
+    before: Vec<(Arc<CqRing>, u32)>,
+}
+
+impl Rings {
+    /// The entry of a free-running index, if it is there.
+    fn entry(&self, index: u32) -> Option<[u8; cqe::BYTES]> {
+        let older = self.before.iter().find(|(_, end)| (end.wrapping_sub(index) as i32) > 0);
+        older.map_or(&self.now, |(ring, _)| ring).entry(index)
+    }
+
+    /// Log2 of more entries than they hold.
+    fn log2(&self) -> u32 {
+        let largest = self.before.iter().map(|(ring, _)| ring.log2).fold(self.now.log2, u32::max);
+        largest + self.before.len() as u32
     }
 }
 
@@ -248,6 +288,7 @@ impl Drop for CqHandle {
 /// A completion queue.
 pub struct Cq {
     pub(crate) handle: Arc<CqHandle>,
+    rings: Rings,
     /// Consumer index that the device knows.
     told: u32,
     sequence: u8,
@@ -264,6 +305,7 @@ impl Cq {
     /// with WR_FLUSH, in order, behind what the device completed: the device goes silent, and this driver accounts for the
     /// rest. It learns of it by a failed completion, by the QP_ERROR event ([`Eq::poll`]), or by
     /// [`Qp::fail`](crate::Qp::fail), and has the device drain the QP before it goes on (a command, so a few microseconds).
+    /// A send of UC or UD that fails stops the send queue alone, until [`Qp::resume`](crate::Qp::resume): receives go on.
     /// What is posted while the iterator is in use finds room for its completion.
     pub fn poll(&mut self) -> Poll<'_> {
         Poll { cq: self }
@@ -282,6 +324,36 @@ impl Cq {
             }
         }
         unreachable!("turns do not run out")
+    }
+
+    /// Gives the queue another size, as [`Device::create_cq`] does, whatever is under way: no completion is lost, none comes
+    /// twice, all in their order; an arm stays. Errors change nothing: fewer entries than are in it, device gone.
+    pub fn resize(&mut self, entries: u32) -> Result<()> {
+        let log2 = log2_entries(entries)?;
+        let handle = self.handle.clone();
+        let start = handle.consumer.load(Ordering::Relaxed);
+        let filled = |rings: &Rings| (0..).find(|i| rings.entry(start.wrapping_add(*i)).is_none()).unwrap_or(0);
+        let there = filled(&self.rings);
+        if there > entries {
+            return Err(Error::new(format!("a completion queue of {entries} entries, while {there} are in it"))
+                .hint("poll it first"));
+        }
+        let ring = CqRing::new(&handle.device, log2)?;
+        // The room in the new ring counts from here.
+        self.ring(None);
+        let c = handle
+            .device
+            .command(op::RESIZE_CQ)
+            .with(head::NUMBER, self.number().into())
+            .with(resize_cq::LOG2_ENTRIES, log2.into())
+            .with(resize_cq::BASE, ring.memory.iova());
+        let mut shared = handle.rings();
+        handle.device.execute(&c)?;
+        // All entries of before are in the old ring, which changes no more: the new one begins where it ends.
+        let old = std::mem::replace(&mut self.rings.now, Arc::new(ring));
+        self.rings.before.push((old, start.wrapping_add(filled(&shared))));
+        *shared = self.rings.clone();
+        Ok(())
     }
 
     /// Arms the queue: the next completion (`solicited`: the next solicited one or error) raises an event; one that came
@@ -320,19 +392,44 @@ impl Cq {
         if let Some(c) = self.take() {
             return Some(c);
         }
-        let flush = |(qpn, qp): &(u32, Arc<Posted>)| qp.flush(self.number()).map(|(wr_id, send)| (*qpn, wr_id, send));
-        let (qpn, wr_id, send) = buried.iter().find_map(flush)?;
-        let status = Err(WcError { status: wc::WR_FLUSH, cause: cause::FLUSHED });
-        let opcode = if send { send_op::SEND } else { recv_op::RECV };
-        Some(Completion { wr_id, qpn, status, opcode, len: 0, imm: None, source: 0, timestamp: 0 })
+        let (device, cq) = (&self.handle.device, self.number());
+        let gone = device.0.life.is_over();
+        let flush = |(qpn, qp): &(u32, Arc<Posted>)| {
+            let all = gone || qp.is_buried();
+            let lone = || (qp.cqs[0] == cq).then(|| qp.flush_send()).flatten().map(|wr_id| (wr_id, true));
+            let next = if all { qp.flush(cq) } else { lone() };
+            device.settle(qp);
+            next.map(|(wr_id, send)| flushed(*qpn, wr_id, send))
+        };
+        buried.iter().find_map(flush)
+    }
+
+    /// Before the device's entry for a send of a QP that goes on after a failed one: what that left to be flushed.
+    fn owed(&self, e: &[u8; cqe::BYTES]) -> Option<Completion> {
+        if !self.handle.device.owes() || cqe::OPCODE.get(e) as u8 >= recv_op::RECV {
+            return None;
+        }
+        let qpn = cqe::QPN.get(e) as u32;
+        let qps = self.handle.device.qps();
+        let qp = qps.get(qpn as usize)?.as_ref().filter(|qp| !qp.is_buried())?;
+        self.handle.device.settle(qp);
+        qp.owes_old_sends().then(|| qp.flush_send()).flatten().map(|wr_id| flushed(qpn, wr_id, true))
     }
 
     fn take(&mut self) -> Option<Completion> {
         loop {
             let index = self.handle.consumer.load(Ordering::Relaxed);
-            let e = self.handle.entry(index)?;
+            if self.rings.before.first().is_some_and(|(_, end)| *end == index) {
+                self.rings.before.remove(0);
+                *self.handle.rings() = self.rings.clone();
+                continue;
+            }
+            let e = self.rings.entry(index)?;
+            if let Some(c) = self.owed(&e) {
+                return Some(c);
+            }
             self.handle.consumer.store(index.wrapping_add(1), Ordering::Release);
-            if is_due(self.consumer(), self.told, self.handle.log2) {
+            if is_due(self.consumer(), self.told, self.rings.now.log2) {
                 self.ring(None);
             }
             if let Some(c) = self.completion(index, &e) {
@@ -350,16 +447,22 @@ impl Cq {
             status => Err(WcError { status, cause: get(cqe::SYNDROME) as u8 }),
         };
         let send = opcode < recv_op::RECV;
-        let wr_id = {
+        let (wr_id, failed) = {
             let qps = self.handle.device.qps();
             // In this order: a new QP of this number is there only when the old one is forgotten.
             let qp = qps.get(qpn as usize)?.as_ref()?;
             if self.handle.forgotten.has(qpn, at) {
                 return None;
             }
-            if send { qp.send.complete(index) } else { qp.recv.complete(index) }
+            let lone = send && qp.lone_sends;
+            if lone && status.is_err() {
+                // Before its slot is free: the device is told no more of what is posted.
+                self.handle.device.stop_sends(qp);
+            }
+            let wr_id = if send { qp.send.complete(index) } else { qp.recv.complete(index) };
+            (wr_id, status.is_err() && !lone)
         };
-        if status.is_err() {
+        if failed {
             self.handle.device.bury(qpn);
         }
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
@@ -367,6 +470,13 @@ impl Cq {
         let (len, source) = (get(cqe::LENGTH) as u32, get(cqe::SRC_QPN) as u32);
         Some(Completion { wr_id, qpn, status, opcode, len, imm, source, timestamp: get(cqe::TIMESTAMP) })
     }
+}
+
+/// The completion of a request that the driver flushes.
+fn flushed(qpn: u32, wr_id: u64, send: bool) -> Completion {
+    let status = Err(WcError { status: wc::WR_FLUSH, cause: cause::FLUSHED });
+    let opcode = if send { send_op::SEND } else { recv_op::RECV };
+    Completion { wr_id, qpn, status, opcode, len: 0, imm: None, source: 0, timestamp: 0 }
 }
 
 /// Iterator over the completions that are there.

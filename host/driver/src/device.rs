@@ -106,7 +106,7 @@ pub(crate) struct Inner {
     qps: Mutex<Vec<Option<Arc<Posted>>>>,
     /// GIDs that were set.
     gids: Mutex<[Option<Gid>; GIDS]>,
-    /// How many of them are buried.
+    /// How many of them are buried, and how many have sends to be flushed.
     buried: AtomicUsize,
     pub(crate) life: Arc<Life>,
     numbers: Mutex<()>,
@@ -352,7 +352,25 @@ impl Device {
     /// A QP is destroyed.
     pub(crate) fn retire(&self, qpn: u32) {
         let qp = self.qps().get_mut(qpn as usize).and_then(Option::take);
-        if qp.is_some_and(|q| q.is_buried()) {
+        let owed = qp.map_or(0, |q| usize::from(q.is_buried()) + usize::from(q.owes_sends()));
+        self.0.buried.fetch_sub(owed, Ordering::Relaxed);
+    }
+
+    /// Some QP has to be flushed, or has had to be.
+    pub(crate) fn owes(&self) -> bool {
+        self.0.buried.load(Ordering::Acquire) != 0
+    }
+
+    /// The device has failed a send of UC or UD, and sends no more: completion queues flush the rest.
+    pub(crate) fn stop_sends(&self, qp: &Posted) {
+        if qp.stop_sends() {
+            self.0.buried.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The sends of a QP are flushed as far as they are to be.
+    pub(crate) fn settle(&self, qp: &Posted) {
+        if qp.settles() {
             self.0.buried.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -360,12 +378,14 @@ impl Device {
     /// QPs that completion queue `cq` has to flush.
     pub(crate) fn buried(&self, cq: u32) -> Vec<(u32, Arc<Posted>)> {
         let gone = self.0.life.is_over();
-        if self.0.buried.load(Ordering::Acquire) == 0 && !gone {
+        if !self.owes() && !gone {
             return Vec::new();
         }
         let qps = self.qps();
         let all = (0..).zip(qps.iter()).filter_map(|(n, q)| q.as_ref().map(|q| (n, q)));
-        all.filter(|(_, q)| q.cqs.contains(&cq) && (gone || q.is_buried())).map(|(n, q)| (n, q.clone())).collect()
+        all.filter(|(_, q)| q.cqs.contains(&cq) && (gone || q.is_buried() || q.owes_sends()))
+            .map(|(n, q)| (n, q.clone()))
+            .collect()
     }
 
     /// Brings a QP to ERR, behind which all completions that the device has for it are there, and lets its completion

@@ -202,7 +202,7 @@ impl Post<'_> {
     /// Sends off a batch of a single request with the request itself, which spares the device a fetch: for one of at most
     /// [`DIRECT_BLOCKS`] blocks, that is with up to 96 bytes of inline data, or of any number of SGEs.
     pub fn ring_direct(self) {
-        if self.body.device.0.life.is_over() {
+        if !self.body.hears() {
             return;
         }
         let (blocks, count) = &self.direct;
@@ -214,7 +214,7 @@ impl Post<'_> {
 
 impl Drop for Post<'_> {
     fn drop(&mut self) {
-        if self.posted > 0 && !self.body.device.0.life.is_over() {
+        if self.posted > 0 && self.body.hears() {
             self.body.send.ring();
         }
     }

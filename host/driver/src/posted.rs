@@ -3,9 +3,9 @@
 //! A QP's owner is the only one who posts; whoever polls its completion queue is the only one who completes.
 
 #[cfg(test)]
-use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 #[cfg(not(test))]
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 /// A work request in a ring, by the index of its first block.
 #[derive(Default)]
@@ -60,6 +60,16 @@ impl Slots {
     }
 }
 
+/// How a send queue stands that can fail alone.
+mod sends {
+    /// It sends.
+    pub const RUN: u8 = 0;
+    /// It has stopped (SQE): all that is posted is flushed.
+    pub const STOPPED: u8 = 1;
+    /// It sends again; what was posted before that may be still to be flushed.
+    pub const OWES: u8 = 2;
+}
+
 /// What completion and event queues need of a QP.
 pub(crate) struct Posted {
     pub(crate) send: Slots,
@@ -68,12 +78,66 @@ pub(crate) struct Posted {
     pub(crate) cqs: [u32; 2],
     /// It is in ERR, and all completions that the device has for it are in the rings: what is left is flushed.
     buried: AtomicBool,
+    /// It is of UC or UD: a send that fails stops the send queue alone.
+    pub(crate) lone_sends: bool,
+    /// One of `sends`; with OWES, sends up to `until` are to be flushed.
+    sends: AtomicU8,
+    until: AtomicU16,
 }
 
 impl Posted {
-    pub(crate) fn new(log2: [u32; 2], cqs: [u32; 2]) -> Self {
+    pub(crate) fn new(log2: [u32; 2], cqs: [u32; 2], lone_sends: bool) -> Self {
         let (send, recv) = (Slots::new(log2[0]), Slots::new(log2[1]));
-        Posted { send, recv, cqs, buried: AtomicBool::new(false) }
+        let (sends, until) = (AtomicU8::new(sends::RUN), AtomicU16::new(0));
+        Posted { send, recv, cqs, buried: AtomicBool::new(false), lone_sends, sends, until }
+    }
+
+    /// The device has completed a failed send, its last one: what else is posted is flushed. False if that is known.
+    pub(crate) fn stop_sends(&self) -> bool {
+        self.sends.swap(sends::STOPPED, Ordering::AcqRel) == sends::RUN
+    }
+
+    /// Its failed send was polled, and it has not been told to go on since.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.sends.load(Ordering::Acquire) == sends::STOPPED
+    }
+
+    /// The device sends again what is posted from now on.
+    pub(crate) fn resume_sends(&self) {
+        // Before the next post, whose request a poller then never takes for one of before.
+        self.until.store(self.send.producer.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.sends.store(sends::OWES, Ordering::Release);
+    }
+
+    /// There are sends to be flushed, or may be.
+    pub(crate) fn owes_sends(&self) -> bool {
+        self.sends.load(Ordering::Acquire) != sends::RUN
+    }
+
+    /// Sends of before it was told to go on are to be flushed: ahead of what the device completes since.
+    pub(crate) fn owes_old_sends(&self) -> bool {
+        self.sends.load(Ordering::Acquire) == sends::OWES && self.send.consumer() != self.until.load(Ordering::Relaxed)
+    }
+
+    /// The next send that was posted to a stopped queue.
+    pub(crate) fn flush_send(&self) -> Option<u64> {
+        // In this order: whose post is seen has said before that the queue goes on.
+        let posted = self.send.producer.load(Ordering::Acquire);
+        let end = match self.sends.load(Ordering::Acquire) {
+            sends::STOPPED => posted,
+            sends::OWES => self.until.load(Ordering::Relaxed),
+            _ => return None,
+        };
+        let oldest = self.send.consumer.load(Ordering::Relaxed);
+        (oldest != end).then(|| self.send.complete(oldest))
+    }
+
+    /// Nothing is owed any more, and that is news.
+    pub(crate) fn settles(&self) -> bool {
+        self.sends.load(Ordering::Acquire) == sends::OWES && !self.owes_old_sends() && {
+            self.sends.store(sends::RUN, Ordering::Release);
+            true
+        }
     }
 
     pub(crate) fn bury(&self) {
@@ -114,6 +178,27 @@ mod tests {
             assert_eq!(done, Some(7), "the number of another request");
             poster.join().unwrap();
             assert_eq!(slots.flush(), Some(8));
+        });
+    }
+
+    #[test]
+    fn what_is_posted_once_a_stopped_queue_goes_on_is_not_flushed() {
+        loom::model(|| {
+            let qp = Arc::new(Posted::new([2, 0], [0, 0], true));
+            qp.send.post(1, 1);
+            qp.send.post(2, 2);
+            assert!(qp.stop_sends() && qp.has_stopped());
+            let poster = qp.clone();
+            let poster = thread::spawn(move || {
+                poster.resume_sends();
+                poster.send.post(3, 1);
+            });
+            let flushed: Vec<_> = std::iter::from_fn(|| qp.flush_send()).collect();
+            assert_eq!(flushed, [1, 2]);
+            poster.join().unwrap();
+            assert_eq!(qp.flush_send(), None);
+            assert!(qp.settles() && !qp.settles() && !qp.owes_sends());
+            assert_eq!(qp.send.complete(3), 3);
         });
     }
 }

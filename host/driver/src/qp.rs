@@ -3,6 +3,8 @@
 //! `Qp<Reset>` -> [`init`](Qp::init) -> `Qp<Init>` -> [`rtr`](Qp::rtr) -> `Qp<Rtr>` -> [`rts`](Qp::rts) -> `Qp<Rts>`. Receives can be posted
 //! from `Init` on, sends (see [`Post`](crate::Post)) in `Rts`.
 //!
+//! A `Qp<Rts>` goes to [`drain`](Qp::drain) its sends, one of UC or UD is [`stopped`](Qp::stopped) when a send has failed; both come back by `resume`.
+//!
 //! So for reliable connections. Unreliable ones and datagrams go the same way as `Qp<_, Uc>` and `Qp<_, Ud>`, each with what it needs on the way.
 
 use crate::bar::Doorbell;
@@ -33,7 +35,11 @@ states! {
     /// Receives are answered.
     Rtr,
     /// Sends are sent.
-    Rts
+    Rts,
+    /// A send of UC or UD has failed: receives are answered, sends flushed.
+    Sqe,
+    /// The messages that have begun are sent, no other one.
+    Sqd
 }
 
 /// States in which receives can be posted.
@@ -41,6 +47,8 @@ pub trait CanReceive: State {}
 impl CanReceive for Init {}
 impl CanReceive for Rtr {}
 impl CanReceive for Rts {}
+impl CanReceive for Sqe {}
+impl CanReceive for Sqd {}
 
 /// Transport of a QP, as a type.
 pub trait Transport {}
@@ -60,6 +68,11 @@ transports! {
 pub trait Connected: Transport {}
 impl Connected for Rc {}
 impl Connected for Uc {}
+
+/// Transports that nobody acknowledges: a send that fails stops the send queue alone.
+pub trait Unreliable: Transport {}
+impl Unreliable for Uc {}
+impl Unreliable for Ud {}
 
 /// Sizes of a QP's queues.
 #[derive(Clone, Copy, Debug)]
@@ -240,7 +253,11 @@ impl Pd {
             .with(create_qp::RQ_BASE, recv.iova());
         let _alone = device.numbers();
         let (qpn, _) = device.create(&c)?;
-        let shared = Arc::new(Posted::new([sq, rq], [send_cq.number(), recv_cq.number()]));
+        let shared = Arc::new(Posted::new(
+            [sq, rq],
+            [send_cq.number(), recv_cq.number()],
+            matches!(kind, qp_type::UC | qp_type::UD),
+        ));
         device.qps()[qpn as usize] = Some(shared.clone());
         let ring = |memory, log2, at| Ring { memory, log2, producer: 0, doorbell: device.doorbell(at), qpn };
         Ok(Qp {
@@ -417,6 +434,87 @@ impl<T: Transport> Qp<Rtr, T> {
     }
 }
 
+impl<T: Unreliable> Qp<Rts, T> {
+    /// A failed send of it was polled: it is in SQE, and so are its sends until [`Qp::stopped`] and [`Qp::resume`].
+    pub fn has_stopped(&self) -> bool {
+        self.body.shared.has_stopped()
+    }
+
+    /// The queue pair, in SQE, once a failed send of it was polled; else itself.
+    pub fn stopped(self) -> std::result::Result<Qp<Sqe, T>, Self> {
+        if self.has_stopped() { Ok(self.into_state()) } else { Err(self) }
+    }
+}
+
+impl<T: Unreliable> Qp<Sqe, T> {
+    /// Back to RTS: sends that are posted from now on are sent. Those of before complete with WR_FLUSH, ahead of them.
+    pub fn resume(self) -> Result<Qp<Rts, T>> {
+        let index = self.body.send.producer.into();
+        self.modify(
+            attr::CUR_STATE,
+            qp_state::RTS,
+            &[(modify_qp::CUR_STATE, qp_state::SQE.into()), (modify_qp::SQ_INDEX, index)],
+        )?;
+        self.body.shared.resume_sends();
+        Ok(self.into_state())
+    }
+}
+
+impl<T: Transport> Qp<Rts, T> {
+    /// To SQD: the messages that have begun are sent to their end, those behind them wait. With `notify` the event SQ_DRAINED
+    /// comes when all that began is complete, and in its completion queue.
+    pub fn drain(self, notify: bool) -> Result<Qp<Sqd, T>> {
+        let mask = if notify { attr::EN_SQD_ASYNC_NOTIFY } else { 0 };
+        self.modify(mask, qp_state::SQD, &[])?;
+        Ok(self.into_state())
+    }
+}
+
+/// What can be changed of a reliable connection in SQD, once it has drained.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
+    /// Verbs timeout code.
+    pub timeout: Option<u8>,
+    /// Retries.
+    pub retry_count: Option<u8>,
+    /// RNR retries, 7 without limit.
+    pub rnr_retry: Option<u8>,
+    /// Outstanding READs.
+    pub max_reads: Option<u8>,
+    /// READs that the peer may have outstanding here.
+    pub max_dest_reads: Option<u8>,
+    /// RNR timer code for the peer.
+    pub min_rnr_timer: Option<u8>,
+    /// What the peer may do.
+    pub access: Option<Access>,
+}
+
+impl Qp<Sqd> {
+    /// Changes attributes.
+    pub fn change(&self, changes: &Changes) -> Result<()> {
+        let all = [
+            (attr::TIMEOUT, modify_qp::TIMEOUT, changes.timeout),
+            (attr::RETRY_CNT, modify_qp::RETRY_CNT, changes.retry_count),
+            (attr::RNR_RETRY, modify_qp::RNR_RETRY, changes.rnr_retry),
+            (attr::MAX_QP_RD_ATOMIC, modify_qp::MAX_READS, changes.max_reads),
+            (attr::MAX_DEST_RD_ATOMIC, modify_qp::MAX_DEST_READS, changes.max_dest_reads),
+            (attr::MIN_RNR_TIMER, modify_qp::MIN_RNR_TIMER, changes.min_rnr_timer),
+            (attr::ACCESS_FLAGS, modify_qp::ACCESS, changes.access.map(|a| a.bits())),
+        ];
+        let given = all.into_iter().filter_map(|(mask, field, value)| value.map(|v| (mask, (field, u64::from(v)))));
+        let (masks, fields): (Vec<_>, Vec<_>) = given.unzip();
+        self.modify(masks.into_iter().fold(0, |all, mask| all | mask), qp_state::SQD, &fields)
+    }
+}
+
+impl<T: Transport> Qp<Sqd, T> {
+    /// Back to RTS: what waits is sent.
+    pub fn resume(self) -> Result<Qp<Rts, T>> {
+        self.modify(0, qp_state::RTS, &[])?;
+        Ok(self.into_state())
+    }
+}
+
 impl<T: Transport> Qp<Rts, T> {
     /// The send queue has room for this many blocks.
     pub(crate) fn has_room(&self, blocks: u32) -> bool {
@@ -425,6 +523,11 @@ impl<T: Transport> Qp<Rts, T> {
 }
 
 impl Body {
+    /// The device wants to know of sends: it is there, and has not stopped sending, after which their flushed slots would take
+    /// the doorbell further than the queue is deep.
+    pub(crate) fn hears(&self) -> bool {
+        !self.device.0.life.is_over() && !self.shared.has_stopped()
+    }
     /// Blocks that can be posted to the send queue.
     pub(crate) fn send_room(&self) -> u32 {
         self.send.free(self.shared.send.consumer())

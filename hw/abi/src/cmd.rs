@@ -56,6 +56,9 @@ numbers! {
         CREATE_AH = 19;
         /// When it is answered, no frame of the device goes there any more.
         DESTROY_AH = 20;
+        /// A completion queue goes on in another ring: when it is answered, all entries of before are in the old one, which the
+        /// device touches no more. Indices go on, so that an index has its place and phase by the size of the ring it is in.
+        RESIZE_CQ = 21;
         /// Asks for virtual functions. Owner 0's. There are none: every count but 0 is UNSUPPORTED.
         SET_VFS = 22;
     }
@@ -95,7 +98,7 @@ numbers! {
         MISSING_ATTRIBUTE = 8;
         /// An attribute is not allowed here; `FIELD` is its bit in the mask.
         FORBIDDEN_ATTRIBUTE = 9;
-        /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV) or not yet (SQD's event). `FIELD` names the field, or the bit of
+        /// Ferroce does not do this (path migration, on-demand paging, XRC, SR-IOV). `FIELD` names the field, or the bit of
         /// `modify_qp::MASK`, by its bit number in the command.
         UNSUPPORTED = 10;
         /// The device failed while executing; see the health register.
@@ -199,6 +202,16 @@ layout! {
 }
 
 layout! {
+    /// RESIZE_CQ.
+    pub mod resize_cq: 64 {
+        /// Log2 of the entries, 0 to 22.
+        LOG2_ENTRIES = 56, 5;
+        /// Ring in host memory, aligned to 4096, in which no entry has bits above its phase clear.
+        BASE = 64, 64;
+    }
+}
+
+layout! {
     /// CREATE_EQ.
     pub mod create_eq: 64 {
         /// Log2 of the entries, 0 to 22.
@@ -241,6 +254,7 @@ numbers! {
     pub mod attr: u32 {
         STATE = 1 << 0;
         CUR_STATE = 1 << 1;
+        /// RTS to SQD: SQ_DRAINED is asked for.
         EN_SQD_ASYNC_NOTIFY = 1 << 2;
         ACCESS_FLAGS = 1 << 3;
         PKEY_INDEX = 1 << 4;
@@ -316,6 +330,8 @@ layout! {
         FLOW_LABEL = 464, 20;
         /// Port, always 1.
         PORT = 488, 8;
+        /// SQE to RTS: index of the send queue's next block, free-running; all before it are the driver's to flush.
+        SQ_INDEX = 496, 16;
     }
 }
 

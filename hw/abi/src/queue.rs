@@ -157,7 +157,7 @@ numbers! {
         DOORBELL = 6;
         /// Device health changed: the firmware stopped, or the host refused an access for the first time since the reset; data = health register.
         HEALTH = 7;
-        /// The send queue of a QP in SQD has drained; number = QPN.
+        /// The send queue of a QP in SQD has drained, all that it completed is in its CQ; number = QPN.
         SQ_DRAINED = 8;
         /// A row of context is damaged (parity): number = row, data = table (`table::id`). The device acts on it no more.
         PARITY = 9;

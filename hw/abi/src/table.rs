@@ -61,11 +61,13 @@ numbers! {
 }
 
 layout! {
-    /// Effective state of a QP. Writer: control/qp_state. A QP in ERR takes RESET and ERR only: a move to RTS that crosses an
-    /// error on its way loses.
+    /// Effective state of a QP. Writer: control/qp_state. A QP in ERR takes RESET and ERR only, one in SQE these and RTS with
+    /// `RESUME`: a move that crosses an error on its way loses.
     pub mod qp_state_row: 4 {
         /// One of `qp_state`.
         STATE = 0, 3;
+        /// With RTS: the move is one from SQE.
+        RESUME = 3, 1;
         /// Counts up when the QP number is reset: messages of an older generation are dropped.
         GENERATION = 8, 8;
     }
@@ -115,9 +117,12 @@ layout! {
     pub mod qp_send: 64 {
         /// One of `qp_type`.
         TYPE = 0, 2;
+        /// With 1 sending begins anew behind all that is posted (next block `INDEX`, next PSN `PSN`, no message in flight) while the
+        /// ring stays: SQE to RTS.
+        RESUME = 3, 1;
         /// Path MTU code, 1 to 5.
         MTU = 4, 3;
-        /// With 1 the row (re)starts the queue: indices 0, next PSN from `PSN`. With 0 only attributes change.
+        /// With 1 the row (re)starts the queue: next block `INDEX`, which is 0, next PSN from `PSN`. With 0 only attributes change.
         LOAD = 7, 1;
         /// Protection domain.
         PD = 8, 16;
@@ -127,6 +132,8 @@ layout! {
         PSN = 48, 24;
         /// Most outstanding READs and atomics, 0 to 16.
         MAX_READS = 72, 5;
+        /// Reads only: no message is under way, all that was sent is acknowledged.
+        DRAINED = 77, 1;
         /// Log2 of the ring's blocks, 0 to 15.
         LOG2_BLOCKS = 80, 4;
         /// Retry count, 0 to 7.
@@ -139,6 +146,8 @@ layout! {
         OWNER = 104, 12;
         /// Address of the ring in host memory, aligned to 64.
         BASE = 128, 64;
+        /// With `RESUME`: the next block, free-running.
+        INDEX = 192, 16;
         /// Reads only: posted blocks, free-running.
         PRODUCER = 448, 16;
         /// Reads only: consumed blocks, free-running.
@@ -198,6 +207,8 @@ layout! {
     pub mod cq: 64 {
         /// The CQ exists.
         VALID = 0, 1;
+        /// With 1 the CQ goes on in another ring, at the index that it has reached; what it is armed for stays.
+        RESIZE = 1, 1;
         /// Log2 of the entries, 0 to 22.
         LOG2_ENTRIES = 8, 5;
         /// Event queue.
@@ -208,7 +219,7 @@ layout! {
         BASE = 64, 64;
         /// Reads only: the CQ ran over and takes no more entries.
         DEAD = 128, 1;
-        /// Reads only: free-running index of the next entry. A write of the row starts at 0.
+        /// Reads only: free-running index of the next entry. A write of the row without `RESIZE` starts at 0.
         PRODUCER = 136, 24;
     }
 }

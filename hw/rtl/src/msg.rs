@@ -115,7 +115,7 @@ pub struct Reply {
     pub psn: Psn,
     /// Message sequence number.
     pub msn: Bits<24>,
-    /// It counts a message that this packet completes, if it can land.
+    /// It counts a message that this packet completes, if it can land. Of the send side: its QP is of UC or UD.
     pub counted: Bit,
     /// AETH syndrome.
     pub syndrome: Bits<8>,
@@ -422,6 +422,8 @@ pub struct QpError {
     pub cause: Bits<8>,
     /// No completion tells of it: raise the affiliated event.
     pub event: Bit,
+    /// The send queue alone fails: to SQE, not to ERR.
+    pub send_only: Bit,
 }
 
 /// An event for an event queue. Sink: queue/event.

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! 5 cycles a request, one more with an event. An error request moves a QP of its generation from INIT, RTR, RTS, SQD or
-//! SQE to ERR; any other is ignored, and counted when its generation is old. A row that is read in the cycle of its
-//! write is seen as written.
+//! SQE to ERR, or to SQE if its send queue alone has failed; any other is ignored, and counted when its generation is old. A
+//! row that is read in the cycle of its write is seen as written.
 //!
 //! It cannot deadlock: it waits for `event` only, which ends in posted writes.
 
@@ -70,7 +70,7 @@ pub struct QpStates {
     pub view_addr: Arr<Signal<In, Qp>, READERS>,
     pub view: Arr<Signal<Out, QpView>, READERS>,
     /// QP_STATE rows. A write of RESET counts the generation up; the row's own generation is ignored. A QP in ERR takes
-    /// RESET only: a state that was on its way when an engine found an error does not undo it.
+    /// RESET only, one in SQE that, ERR, and what resumes it: a state that was on its way when an engine found an error does not undo it.
     pub table: TablePort,
     /// A row has changed: it is `changed_view` now.
     pub changed: Signal<Out, Bit>,
@@ -93,6 +93,8 @@ pub struct QpStates {
     current: DFF<Bit>,
     live: DFF<Bit>,
     failed: DFF<Bit>,
+    /// It is in SQE.
+    stopped: DFF<Bit>,
     _qps: Hidden<u64>,
 }
 
@@ -113,7 +115,7 @@ impl Logic for QpStates {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, is_table, clear);
-        dff_setup!(self, clock, told, current, live, failed, reads, read_at, views);
+        dff_setup!(self, clock, told, current, live, failed, stopped, reads, read_at, views);
         clock!(self, clock, own);
         clock_reset!(self, clock, rst, arbiter);
         for i in 0..REPORTERS {
@@ -159,6 +161,7 @@ impl Logic for QpStates {
                 self.current.d.next = request.any_generation || view.generation == request.generation;
                 self.live.d.next = view.state >= INIT && view.state <= SQE;
                 self.failed.d.next = view.state == ERR;
+                self.stopped.d.next = view.state == SQE;
                 self.state.d.next = State::Decide;
             }
             State::Decide => {
@@ -167,7 +170,9 @@ impl Logic for QpStates {
                     self.table.ready.next = true;
                     if req.write {
                         next.state = req.row.get_bits::<3>(elab!(row::STATE.lsb));
-                        we = !self.failed.q.val() || next.state == RESET;
+                        let undoes = next.state != ERR && !req.row.get_bit(elab!(row::RESUME.lsb));
+                        let refuses = self.failed.q.val() || self.stopped.q.val() && undoes;
+                        we = !refuses || next.state == RESET;
                         if next.state == RESET {
                             next.generation = view.generation + 1;
                         }
@@ -180,7 +185,7 @@ impl Logic for QpStates {
                         self.count.next = bits::<64>(1 << status::counter::STALE_GENERATION);
                     } else if self.live.q.val() {
                         we = true;
-                        next.state = bits::<3>(ERR);
+                        next.state = if request.send_only { bits::<3>(SQE) } else { bits::<3>(ERR) };
                         if request.event {
                             self.state.d.next = State::Tell;
                         }
@@ -265,8 +270,16 @@ mod tests {
         let mut want = [(0u8, 0u8); QPS];
         for _ in 0..verilate::scale(500) {
             let (qp, state) = (rng.random_range(0..QPS), rng.random_range(0..7));
-            write_row(&mut m, qp, &state_row(state));
-            if want[qp].0 != qp_state::ERR || state == qp_state::RESET {
+            let resumes = rng.random();
+            let mut bytes = state_row(state);
+            row::RESUME.set(&mut bytes, u64::from(resumes));
+            write_row(&mut m, qp, &bytes);
+            let takes = match want[qp].0 {
+                qp_state::ERR => state == qp_state::RESET,
+                qp_state::SQE => [qp_state::RESET, qp_state::ERR].contains(&state) || resumes,
+                _ => true,
+            };
+            if takes {
                 want[qp] = (state, want[qp].1.wrapping_add((state == qp_state::RESET) as u8));
             }
             let answer = read_row(&mut m, qp);
@@ -305,12 +318,12 @@ mod tests {
                 .map(|i| bench::Source::new(&m, &format!("error[{i}]"), Stall::Random, round * 10 + i as u64))
                 .collect();
             let mut e = bench::Sink::new(&m, "event", Stall::Random, round * 10 + 9);
-            let (mut stale, mut hit) = (0, [None::<bool>; QPS]);
+            let (mut stale, mut hit) = (0, [None::<u8>; QPS]);
             let mut events = vec![];
             // One request per QP at most, so that the order between the reporters does not matter.
             for qp in 0..QPS {
                 if rng.random_bool(0.7) {
-                    let (old, event) = (rng.random_bool(0.3), rng.random_bool(0.5));
+                    let (old, event, send_only) = (rng.random_bool(0.3), rng.random_bool(0.5), rng.random());
                     let generation = (generations[qp] + old as u64) & 0xff;
                     sources[rng.random_range(0..REPORTERS)].send(QpError {
                         qpn: bits::<12>(qp as u64),
@@ -318,11 +331,12 @@ mod tests {
                         any_generation: false,
                         cause: bits::<8>(qp as u64 + 1),
                         event,
+                        send_only,
                     });
                     stale += old as u64;
                     let live = !old && (INIT..=SQE).contains(&(states[qp] as u64));
                     if live {
-                        hit[qp] = Some(event);
+                        hit[qp] = Some(if send_only { qp_state::SQE } else { qp_state::ERR });
                         if event {
                             events.push(qp as u64);
                         }
@@ -350,7 +364,7 @@ mod tests {
             got.sort();
             assert_eq!(got, events);
             for qp in 0..QPS {
-                let state = if hit[qp].is_some() { qp_state::ERR } else { states[qp] };
+                let state = hit[qp].unwrap_or(states[qp]);
                 assert_eq!(row::STATE.get(&read_row(&mut m, qp)), state as u64, "QP {qp}");
             }
         }

@@ -188,7 +188,8 @@ impl Logic for CompletionQueue {
         let size = entries(row.log2);
         let notable = c.solicited || c.status != 0;
         let beyond = armed_solicited && held_solicited != 0 && held_solicited <= held;
-        self.full.d.next = held == size;
+        // More than it holds only in a smaller ring than before.
+        self.full.d.next = (held & !(size - 1)).any();
         self.fires.d.next =
             if job == Job::Arm { (armed && held != 0) || beyond } else { armed || (armed_solicited && notable) };
         if state == State::Decide {
@@ -278,10 +279,12 @@ impl Logic for CompletionQueue {
                     self.table.ready.next = true;
                     self.state.d.next = State::Idle;
                     rows_we = true;
-                    live_we = true;
+                    // One that goes on in another ring keeps its index, and what it is armed for.
+                    let anew = !req.row.get_bit(elab!(cq::RESIZE.lsb));
+                    live_we = anew;
                     live_next =
                         Live { producer: 0.into(), solicited: 0.into(), used: 0.into(), any_used: false, dead: false };
-                    self.bells.anew.next = true;
+                    self.bells.anew.next = anew;
                 }
             }
             State::Fetch => {
@@ -365,6 +368,7 @@ impl Logic for CompletionQueue {
         };
         self.error.valid.next = self.error_due.q.val();
         self.error.data.next = QpError {
+            send_only: false,
             qpn: c.qpn,
             generation: c.generation,
             any_generation: false,

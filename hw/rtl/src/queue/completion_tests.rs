@@ -75,7 +75,17 @@ struct Cq {
 
 #[test]
 fn entries_come_in_order_and_every_arm_wakes_once() {
-    let seed = 7;
+    traffic(7, 0.0);
+}
+
+/// Whatever is under way: entries of before are in the old ring, all others in the new one, and an arm stays one.
+#[test]
+fn a_queue_goes_on_in_another_ring_under_traffic() {
+    traffic(8, 0.02);
+}
+
+/// Random completions and arms; a CQ moves to a ring of another size at this rate.
+fn traffic(seed: u64, resizes: f64) {
     println!("seed {seed}");
     let mut rng = verilate::rng(seed);
     let mut m = model();
@@ -92,13 +102,29 @@ fn entries_come_in_order_and_every_arm_wakes_once() {
     let mut events = [0u64; CQS];
     let total = verilate::scale(4000) as u64;
     let (mut pushed, mut idle) = (0, 0);
+    let (mut moves, mut moved): (Option<(usize, u64, u64)>, u64) = (None, 0);
     while idle < 2000 {
         idle += 1;
         m.set("ring_valid", 0);
+        if moves.is_none() && idle < 1000 && rng.random_bool(resizes) {
+            let (i, log2) = (rng.random_range(0..CQS), rng.random_range(0..6));
+            let (cq, to) = (&cqs[i], cqs[i].base ^ 0x1_0000);
+            if cq.posted - cq.rung <= 1 << log2 {
+                let mut row = row(log2, i as u64 + 100, to);
+                cq::RESIZE.set(&mut row, 1);
+                let row = crate::transport::kit::row_of(&row);
+                let index = bits::<24>(i as u64);
+                let req = crate::msg::TableReq { table: 0.into(), index, write: true, row };
+                m.set_bytes("table.req", &verilate::bits::of(req));
+                m.set("table.valid", 1);
+                moves = Some((i, log2, to));
+            }
+        }
         // The transport completes where the CQ has room.
         let i = rng.random_range(0..CQS);
         let cq = &mut cqs[i];
-        if pushed < total && cq.posted - cq.rung < 1 << cq.log2 && rng.random_bool(0.4) {
+        let log2 = moves.filter(|m| m.0 == i).map_or(cq.log2, |m| m.1.min(cq.log2));
+        if pushed < total && cq.posted - cq.rung < 1 << log2 && rng.random_bool(0.4) {
             let message = completion(&mut rng, i);
             c.send(message);
             cq.pending.push_back(message);
@@ -123,6 +149,8 @@ fn entries_come_in_order_and_every_arm_wakes_once() {
         // Completions are announced now and then, rightly or not.
         m.set("soon_valid", rng.random_bool(0.5).into());
         m.set("soon", if rng.random() { i } else { rng.random_range(0..CQS) } as u64);
+        m.eval();
+        let done = moves.filter(|_| m.bit("table.ready"));
         bench::cycle(&mut m, &mut [&mut c, &mut w, &mut e, &mut q]);
         while let Some(beat) = w.pop() {
             assert_eq!((beat.get("len"), beat.get("is_inline"), beat.get("rows")), (32, 1, 0));
@@ -157,6 +185,11 @@ fn entries_come_in_order_and_every_arm_wakes_once() {
             }
             idle = 0;
         }
+        if let Some((i, log2, base)) = done {
+            m.set("table.valid", 0);
+            (cqs[i].log2, cqs[i].base) = (log2, base);
+            (moves, moved) = (None, moved + 1);
+        }
         while let Some(beat) = e.pop() {
             let i = beat.get("number") as usize;
             let cq = &mut cqs[i];
@@ -169,7 +202,8 @@ fn entries_come_in_order_and_every_arm_wakes_once() {
             idle = 0;
         }
     }
-    assert!(q.is_empty() && pushed == total);
+    println!("{moved} moves");
+    assert!(q.is_empty() && pushed == total && moved as f64 >= 1000.0 * resizes);
     for (i, cq) in cqs.iter().enumerate() {
         assert_eq!(cq.written, cq.posted);
         assert!(!cq.armed || cq.written == cq.rung, "CQ {i} sleeps over {} entries", cq.written - cq.rung);
@@ -201,6 +235,7 @@ fn an_overrun_kills_the_queue_and_its_callers_until_it_is_loaded_anew() {
     assert_eq!([event.get("eqn"), event.get("kind"), event.get("number")], [0, event::CQ_ERROR as u64, 3]);
     for message in &sent[4..] {
         let want = QpError {
+            send_only: false,
             qpn: message.qpn,
             generation: message.generation,
             any_generation: false,

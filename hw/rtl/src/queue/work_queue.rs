@@ -118,6 +118,8 @@ struct Distance {
     /// A go back: how far below what is asked for it leads, and whether that is on chip or was.
     behind: Bits<16>,
     below: Bit,
+    /// A go back leads beyond what is posted as far as doorbells were seen.
+    ahead: Bit,
     /// The direct WQE is of this queue; it would be the next block.
     mine: Bit,
     level: Bit,
@@ -249,6 +251,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     broken: Reg<Bit>,
     /// A load, or a go back to blocks that are not on chip any more.
     anew: Reg<Bit>,
+    /// A go back leads beyond what is posted: what was told by doorbells counts no more.
+    leaps: Reg<Bit>,
     /// The end of a load or go back: rows that others write too.
     last: Reg<Op>,
     last_producer: Reg<Bit>,
@@ -293,7 +297,7 @@ impl<const W: usize, const N: usize> WorkQueue<W, N> {
     }
 }
 
-/// The later of two indices. A go back takes at most 127 WQEs back, so they are never far apart.
+/// The later of two indices. A go back takes at most 128 WQEs back, so they are never far apart.
 #[hdl_fn]
 fn later(a: Bits<16>, b: Bits<16>) -> Bits<16> {
     if (a - b).get_bit(15) { b } else { a }
@@ -327,7 +331,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             error_room
         );
         regs!(self, clock, rst, step, fetches_some, skips, more, out_of_range, broken, last, last_producer);
-        regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo, anew);
+        regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo, anew, leaps);
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, works);
         dff_setup!(self, clock, data_beat, rang_queue, rang_index, missed_queue, redo_queue);
         clock!(self, clock, place, state, producer, consumer, seen, store);
@@ -487,6 +491,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             gains: state.fetched + second.blocks.cast::<16>() != consumer,
             behind: state.asked - self.back.data.val().index,
             below: !(state.fetched - self.back.data.val().index).get_bit(15),
+            ahead: self._sends.0 && (state.posted - self.back.data.val().index).get_bit(15),
             mine: asker == second.queue,
             level: direct_index == state.asked && state.asked == state.fetched,
         };
@@ -562,7 +567,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                     new.kept = 0.into();
                 }
                 new_consumer = back;
-                if old.dead {
+                // To a place ahead, which is behind all that is posted, it goes when a queue resumes.
+                if old.dead || d.ahead {
                     new.posted = back;
                 }
             }
@@ -579,6 +585,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             }
             _ => {}
         }
+        self.leaps.d.next = third.kind == Kind::Back && d.ahead;
         let restart = third.kind == Kind::Back || third.kind == Kind::Load;
         let gains = third.kind == Kind::Retire && !third.bad && d.retires;
         self.works.d.next = if restart {
@@ -673,7 +680,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         // ---- The end of loads and go backs: rows that doorbells and consumption write too.
         if restarts {
             self.last.d.next = fourth;
-            self.last_producer.d.next = fourth.kind == Kind::Load;
+            self.last_producer.d.next = fourth.kind == Kind::Load || self.leaps.q.val();
             self.last_consumer.d.next = true;
         } else if last_done {
             self.last.d.next.kind = Kind::None;
@@ -684,16 +691,16 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let consumed = self.consume.valid.val();
         // A doorbell is written in the cycle in which it may become an operation.
         let rang = self.rang.q.val();
+        let restart = if last.kind == Kind::Back { back } else { 0.into() };
         self.producer.we.next = rang || self.last_producer.q.val();
         self.producer.waddr.next = if rang { rang_queue.cast::<24>() } else { last.queue.cast::<24>() };
-        self.producer.wdata.next = if rang { self.rang_index.q.val() } else { 0.into() };
+        self.producer.wdata.next = if rang { self.rang_index.q.val() } else { restart };
         if !rang && !restarts {
             self.last_producer.d.next = false;
         }
         let eaten = self.consume.data.val();
         self.consumer.we.next = consumed || self.last_consumer.q.val();
         self.consumer.waddr.next = if consumed { eaten.queue.cast::<24>() } else { last.queue.cast::<24>() };
-        let restart = if last.kind == Kind::Back { back } else { 0.into() };
         self.consumer.wdata.next = if consumed { eaten.index } else { restart };
         if !consumed && !restarts {
             self.last_consumer.d.next = false;
@@ -772,6 +779,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let cause =
             if error.range { bits::<8>(cause::DOORBELL_RANGE as u64) } else { bits::<8>(cause::DMA_ERROR as u64) };
         self.error.data.next = QpError {
+            send_only: false,
             qpn: error.queue,
             generation: self.qp.val().generation,
             any_generation: false,

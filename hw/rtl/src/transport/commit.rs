@@ -157,6 +157,7 @@ impl Logic for Commit {
                 any_generation: false,
                 cause: completion.cause,
                 event: !completion.valid,
+                send_only: landed.response && landed.reply.counted,
             };
             self.go_q.d.next = ReplyGo { qpn: landed.qpn, generation: landed.generation, reply };
         }
@@ -301,9 +302,13 @@ mod tests {
                 return (None, None, None);
             }
             (completion.status, completion.cause) = (wc::REM_ACCESS.to_bits(), cause::KEY_ACCESS.to_bits());
-            let QpError { any_generation, event, .. } = QpError::default();
+            let QpError { any_generation, event, send_only, .. } = QpError::default();
             let (qpn, generation, cause) = (l.qpn, l.generation, completion.cause);
-            return (Some(completion), Some(QpError { qpn, generation, any_generation, cause, event }), None);
+            return (
+                Some(completion),
+                Some(QpError { qpn, generation, any_generation, cause, event, send_only }),
+                None,
+            );
         }
         if l.flushed {
             return (None, None, None);
@@ -323,6 +328,7 @@ mod tests {
             any_generation: false,
             cause: completion.cause,
             event: !completion.valid,
+            send_only: l.response && l.reply.counted,
         };
         let go = ReplyGo { qpn: l.qpn, generation: l.generation, reply };
         (

@@ -480,7 +480,8 @@ impl Logic for Completer {
             rows: if again { 0.into() } else { p.rows },
             psn: p.psn,
             reply: Reply {
-                counted: false,
+                // Commit takes it for this: what fails here stops the send queue alone.
+                counted: attributes.alone && !attributes.raw,
                 ack: false,
                 read: false,
                 atomic: said.atomic,
@@ -676,7 +677,10 @@ impl Logic for Completer {
         if look || state == State::Again && self.retired.q.val() {
             let record = self.record.val();
             self.rec.d.next = record;
-            let has = if look { row.record != self.sent.val().record } else { now.record != self.sent_q.q.val() };
+            let sent = self.sent.val();
+            // With all records in use the oldest is the next one, too.
+            let has =
+                if look { row.record != sent.record || row.psn != sent.psn } else { now.record != self.sent_q.q.val() };
             self.has.d.next = has;
             let reads = record.opcode.get_bit(2) && record.opcode != elab!(bits::<3>(send_op::SEND_INV as u64));
             self.is_read.d.next = has && reads;

@@ -176,7 +176,7 @@ pub struct Worth {
     pub edge: Bit,
 }
 
-/// Credits of an AETH (IBTA table 47), as far as they matter to a requester of 127 messages in flight: 128 and more never hold it
+/// Credits of an AETH (IBTA table 47), as far as they matter to a requester of 128 messages in flight: 128 and more never hold it
 /// back, and of 96 it uses 95, so that in 7 bits a limit lies less than 128 ahead.
 #[hdl_fn]
 pub fn credit_of(told: Bit, code: Bits<5>, msn: Bits<24>) -> Credit {
@@ -479,10 +479,10 @@ pub fn trouble_of(row: Row, fault: SendFault, generation: Gen) -> Trouble {
     }
 }
 
-/// The row restarts its queue.
+/// The row restarts its queue, or what is sent of it.
 #[hdl_fn]
 pub fn loads(row: Bits<512>) -> Bit {
-    row.get_bit(elab!(qp_send::LOAD.lsb))
+    row.get_bit(elab!(qp_send::LOAD.lsb)) || row.get_bit(elab!(qp_send::RESUME.lsb))
 }
 
 /// Attributes of a QP_SEND row.
@@ -514,7 +514,7 @@ pub fn fresh(row: Bits<512>) -> Row {
         psn: row.get_bits::<24>(elab!(qp_send::PSN.lsb)),
         record: 0.into(),
         reads: 0.into(),
-        index: 0.into(),
+        index: row.get_bits::<16>(elab!(qp_send::INDEX.lsb)),
         message: row.get_bits::<24>(elab!(qp_send::PSN.lsb)),
         retry: attributes.retry,
         rnr_retry: attributes.rnr_retry,

@@ -172,7 +172,7 @@ pub struct Requester<const N: usize> {
     pub fault: Sink<TxFault>,
     pub failed: Source<SendFault>,
     pub epoch: Source<EpochMark>,
-    /// QP_SEND rows; a read gives the next PSN. And AH rows.
+    /// QP_SEND rows; a read gives the next PSN, and whether all is drained. And AH rows.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
     pub flip: Signal<In, Bit>,
@@ -192,6 +192,8 @@ pub struct Requester<const N: usize> {
     live: DFF<Bit>,
     runs: DFF<Bit>,
     news: DFF<Bit>,
+    /// Nothing of it is under way.
+    drained: DFF<Bit>,
     other_work: DFF<Work>,
     whose: DFF<Qp>,
     context: Reg<Context>,
@@ -295,7 +297,8 @@ impl<const N: usize> Logic for Requester<N> {
             kick_q,
             live,
             runs,
-            news
+            news,
+            drained
         );
         clock!(self, clock, progress, attributes, handles);
         clock_reset!(self, clock, rst, gates, front);
@@ -454,6 +457,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.runs.d.next = view.state == qp_state::RTS || view.state == qp_state::SQD;
         self.news.d.next = frame.request && frame.epoch == of_row.epoch && !of_row.frame_failed;
         let live = self.live.q.val();
+        self.drained.d.next = of_row.high == self.acked.val().psn && !of_row.offset.any();
 
         // ---- Engine.
         match state {
@@ -496,7 +500,7 @@ impl<const N: usize> Logic for Requester<N> {
                 self.remote.d.next = wqe.va + now.offset.cast::<64>();
                 self.opens.d.next = true;
                 // Is it still what was sent before? One comparison a pick.
-                self.unsure.d.next = (now.offset.any() || now.record != now.top) && !self.compared.q.val();
+                self.unsure.d.next = (now.offset.any() || coming.again) && !self.compared.q.val();
                 self.recall.d.next = if now.offset.any() { now.record - 1 } else { now.record };
                 self.compared.d.next = true;
                 self.differs.d.next = false;
@@ -643,13 +647,15 @@ impl<const N: usize> Logic for Requester<N> {
                 match work {
                     Work::Row => {
                         let writes = req.write && req.table == id::QP_SEND;
-                        let loads = writes && row.get_bit(elab!(qp_send::LOAD.lsb));
+                        let loads = writes
+                            && (row.get_bit(elab!(qp_send::LOAD.lsb)) || row.get_bit(elab!(qp_send::RESUME.lsb)));
                         self.attributes.we.next = writes;
                         self.handles.we.next = req.write && req.table == id::AH;
                         opens = writes;
                         self.table.ready.next = !loads;
                         self.table.rvalid.next = !req.write;
                         self.table.rdata.next.set_bits::<24>(elab!(qp_send::PSN.lsb), now.psn);
+                        self.table.rdata.next.set_bits::<1>(elab!(qp_send::DRAINED.lsb), pack(self.drained.q.val()));
                         if loads {
                             self.state.d.next = State::Turn;
                         }
@@ -680,7 +686,7 @@ impl<const N: usize> Logic for Requester<N> {
                 if work == Work::Row {
                     to = Restart {
                         psn: row.get_bits::<24>(elab!(qp_send::PSN.lsb)),
-                        index: 0.into(),
+                        index: row.get_bits::<16>(elab!(qp_send::INDEX.lsb)),
                         offset: 0.into(),
                         record: 0.into(),
                         reads: 0.into(),
@@ -693,8 +699,10 @@ impl<const N: usize> Logic for Requester<N> {
             }
             State::Mark => {
                 // Egress drops what is left of the old epoch before it can see a frame of the new one.
+                // A queue that resumes is taken to its new place as by a go back; one that is loaded begins there.
+                let moves = work == Work::Back || work == Work::Row && row.get_bit(elab!(qp_send::RESUME.lsb));
                 if self.epoch.ready.val() {
-                    self.state.d.next = if work == Work::Back { State::Refetch } else { State::Tell };
+                    self.state.d.next = if moves { State::Refetch } else { State::Tell };
                 }
             }
             State::Refetch => {
@@ -738,8 +746,8 @@ impl<const N: usize> Logic for Requester<N> {
         self.view_addr.next = read_at;
         self.attributes.re.next = picks;
         self.attributes.raddr.next = self.front.row_at.val().cast::<24>();
-        self.acked_re.next = picks;
-        self.acked_addr.next = self.front.row_at.val();
+        self.acked_re.next = picks || looks;
+        self.acked_addr.next = read_at;
         self.sq_re.next = engine_reads || self.front.block_re.val();
         self.sq_queue.next = if engine_reads { context.qpn } else { self.front.block_queue.val() };
         self.sq_index.next = if engine_reads { now.index + further.cast::<16>() } else { self.front.block_index.val() };

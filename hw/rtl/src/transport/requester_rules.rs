@@ -15,8 +15,9 @@ use hdl::prelude::*;
 
 /// Packets that may be unacknowledged (a READ may add 2^23).
 pub const WINDOW: u64 = 4096;
-/// Messages in flight: one less than there are records, so that full and empty differ.
-pub const MESSAGES: u64 = 127;
+/// Messages in flight: as many as there are records. When all are in use the next record is the oldest, as when none is; but then
+/// there are PSNs in flight.
+pub const MESSAGES: u64 = 128;
 /// AckReq at least once in so many units of 512 bytes: 16 KiB, or 32 small packets.
 pub const ACK_UNITS: u64 = 32;
 
@@ -179,6 +180,7 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
     let some = if bytes.any() { bytes } else { bits::<14>(1) };
     let packets = if raw { bits::<24>(1) } else { response_psns(left, attributes.mtu) };
     let first = !now.offset.any();
+    let again = now.psn != now.high;
     Packet {
         first,
         last: rest || read,
@@ -193,8 +195,8 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
         psns: if read { packets } else { 1.into() },
         packets,
         units: (some + 511).get_bits::<5>(9).cast::<6>(),
-        opens_record: first && now.record == now.top,
-        again: now.psn != now.high,
+        opens_record: first && now.record == now.top && !again,
+        again,
     }
 }
 
@@ -234,7 +236,7 @@ pub fn gaps_of(
     let there = view.fetched - now.index;
     let some = there.any();
     let whole = there >= blocks;
-    let opens = begins && now.record == now.top;
+    let opens = begins && now.record == now.top && !again;
     let messages = now.top - acked.record;
     let reads = reads_out(now.reads, acked.reads);
     // The first message beyond the credits goes as a probe, and one more if nothing before it has asked for an answer: so there is
@@ -255,10 +257,13 @@ pub fn gaps_of(
         torn: !whole && view.fetched == view.posted && some,
         follows: there != blocks,
         posted: view.posted - now.index != blocks,
-        running: state.state == qp_state::RTS || state.state == qp_state::SQD && !begins,
-        resumes: state.state == qp_state::INIT || state.state == qp_state::RTR || state.state == qp_state::SQD,
-        crowded: opens && messages >= MESSAGES,
-        crowd: opens && messages >= elab!(MESSAGES - 1),
+        running: state.state == qp_state::RTS || state.state == qp_state::SQD && !opens,
+        resumes: state.state == qp_state::INIT
+            || state.state == qp_state::RTR
+            || state.state == qp_state::SQD
+            || state.state == qp_state::SQE,
+        crowded: opens && !messages.any() && now.psn != acked.psn,
+        crowd: opens && messages == elab!(MESSAGES - 1),
         reading: wqe.reads && reads >= attributes.max_reads.cast::<8>(),
         fenced: begins && wqe.fence && reads.any(),
         spent: acked.limited && place >= limit,

@@ -568,6 +568,7 @@ impl<const N: usize> Logic for Respond<N> {
                 self.refused.d.next = false;
                 self.error_valid.d.next = counts && !debt.silent;
                 self.error_q.d.next = QpError {
+                    send_only: false,
                     qpn: qp,
                     generation: fault.generation,
                     any_generation: refused,

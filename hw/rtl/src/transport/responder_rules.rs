@@ -182,7 +182,7 @@ pub struct Verdict {
 /// States in which a QP receives.
 #[hdl_fn]
 pub fn receives(state: Bits<3>) -> Bit {
-    state == qp_state::RTR || state == qp_state::RTS || state == qp_state::SQD
+    state == qp_state::RTR || state == qp_state::RTS || state == qp_state::SQD || state == qp_state::SQE
 }
 
 /// P_Keys match: same lower 15 bits, not zero, one of the two a full member.

@@ -520,7 +520,8 @@ impl<const W: usize> Logic for Prepare<W> {
         // A handle that goes leaves its address to the frames that still need it.
         let made = req.row.get_bit(elab!(qp_address::VALID.lsb));
         self.writes_address.d.next = req.write && (req.table == id::QP_ADDRESS || req.table == id::AH && made);
-        self.loads.d.next = req.write && req.table == id::QP_SEND && req.row.get_bit(elab!(qp_send::LOAD.lsb));
+        let anew = req.row.get_bit(elab!(qp_send::LOAD.lsb)) || req.row.get_bit(elab!(qp_send::RESUME.lsb));
+        self.loads.d.next = req.write && req.table == id::QP_SEND && anew;
         let (of_gid, of_address, loads) = (self.writes_gid.q.val(), self.writes_address.q.val(), self.loads.q.val());
         let last_word: Bits<4> = if of_gid { elab!(last_of(W, GID_BITS)) } else { elab!(last_of(W, ADDRESS_BITS)) };
         let done = access && (if loads { self.loaded.val() } else { word == last_word });
