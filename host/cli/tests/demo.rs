@@ -73,3 +73,40 @@ fn a_bad_file_of_fault_rules_is_named_with_its_rule() {
     let text = says(&["--faults", "/no/such/rules", &sound]);
     assert!(text.contains("/no/such/rules"), "{text}");
 }
+
+#[test]
+fn a_capture_does_not_overwrite_the_fault_rules() {
+    let sound = file("beside rules", b"some bytes");
+    let text = "[[rule]]\naction = \"drop\"\nprobability = 0.01\n";
+    let rules = file("kept rules.toml", text.as_bytes());
+    let _ = Command::new(env!("CARGO_BIN_EXE_ferroce"))
+        .args(["demo", "--width", "64", "--faults", &rules, "--capture", &rules, &sound])
+        .output()
+        .unwrap();
+    assert!(std::fs::read(&rules).unwrap() == text.as_bytes(), "the rules are gone");
+}
+
+/// Its SEND completes with RETRY_EXC, and the receive never.
+#[test]
+fn a_digest_that_is_lost_for_ever_ends_the_demo() {
+    let sound = file("lost digest", b"some bytes");
+    let rules = file("no sends.toml", b"[[rule]]\nopcode = \"SEND_ONLY\"\naction = \"drop\"\n");
+    let capture = file("lost digest.pcapng", b"");
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_ferroce"))
+        .args(["demo", "--faults", &rules, "--capture", &capture, &sound])
+        .spawn()
+        .unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    let ended = loop {
+        if let Some(status) = demo.try_wait().unwrap() {
+            break Some(status);
+        }
+        if std::time::Instant::now() > end {
+            demo.kill().unwrap();
+            demo.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    assert!(ended.is_some_and(|s| !s.success()), "it goes on for ever");
+}
