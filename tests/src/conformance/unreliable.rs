@@ -59,7 +59,7 @@ pub const ROWS: &[Row] = &[
     row!(
         "9.8.2",
         what_reliable_queue_pairs_refuse_is_dropped,
-        "UC: opcodes out of sequence, lengths that break the rules, an operation that the QP excludes, a key that does not open, no receive: the message is dropped to its end, without an answer, and the QP lives"
+        "UC: opcodes out of sequence, lengths that break the rules, an operation that the QP excludes, a key that does not open (but for a message that has taken a receive by then, which ends with it and the QP), no receive: the message is dropped to its end, without an answer, and the QP lives"
     ),
     row!(
         "10.3.1",

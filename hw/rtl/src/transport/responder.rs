@@ -597,7 +597,8 @@ impl Logic for Responder {
                 ack: acks,
                 read: if duplicate { self.sought.q.val() } else { executes && kind.read },
                 atomic: executes && kind.atomic,
-                // Without an answer: of a QP that never answers; then the slot tells where a message begins.
+                // Without an answer: of a QP that never answers; then the slot tells where a message begins, if it does: what a
+                // stranger sends, or what is dropped, begins none.
                 again: duplicate || alone,
                 psn: if older { progress.psn - cat!(24; bits::<23>(0u64), duplicate) } else { m.psn },
                 msn,
@@ -612,7 +613,7 @@ impl Logic for Responder {
                     syndrome::ACK.to_bits()
                 },
                 slot: if alone {
-                    cat!(4; bits::<3>(0u64), kind.opens)
+                    cat!(4; bits::<3>(0u64), kind.opens && executes)
                 } else if duplicate {
                     self.slot.q.val()
                 } else {

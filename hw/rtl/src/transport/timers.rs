@@ -165,6 +165,10 @@ pub struct Timers {
     asked_at: DFF<Qp>,
     wait_we: Reg<Bit>,
     wait_at: DFF<Qp>,
+    /// A queue was loaded: its row of `asked` is still to be written.
+    late: Reg<Bit>,
+    late_at: DFF<Qp>,
+    late_psn: DFF<Psn>,
     /// Marks for the completer, their PSNs for the scanner.
     marks: FreshTable<Mark>,
     /// `open` of each QP's last mark, and of the last one that is done with; two copies each, for two readers.
@@ -237,11 +241,11 @@ fn bits_of(qps: usize) -> Ram<Bit, 12> {
 impl Logic for Timers {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, time, fraction, qp, valid, asked_we, wait_we);
+        regs!(self, clock, rst, time, fraction, qp, valid, asked_we, wait_we, late);
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, ticks, verbs);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
-        dff_setup!(self, clock, alone5);
+        dff_setup!(self, clock, alone5, late_at, late_psn);
         clock!(self, clock, marks, asked, waits, alarms, opened[0], opened[1], closed[0], closed[1]);
         let time = self.time.q.val();
         self.now.next = time;
@@ -280,11 +284,19 @@ impl Logic for Timers {
             self.closed[i].re.next = true;
             self.closed[i].raddr.next = closers[i];
         }
-        // A queue that is loaded has asked for nothing. (When another's packet leaves just then, its first wait may end early: a
-        // wake-up call for nothing.)
-        self.asked.we.next = leaves || begins;
-        self.asked.waddr.next = if leaves { left.qpn.cast::<24>() } else { self.waddr.val().cast::<24>() };
-        self.asked.wdata.next = if leaves { left.psn } else { wait.psn - 1 };
+        // A queue that is loaded has asked for nothing, and nothing of it has left. This is written in the next cycle in which no
+        // packet leaves: a MAC takes longer for a frame than the datapath. Until then the QP is passed over.
+        let late = self.late.q.val();
+        self.late.d.next = begins || (late && leaves);
+        if begins {
+            self.late_at.d.next = self.waddr.val();
+            self.late_psn.d.next = wait.psn - 1;
+        }
+        let writes = leaves || late;
+        let written = if leaves { left.qpn } else { self.late_at.q.val() };
+        self.asked.we.next = writes;
+        self.asked.waddr.next = written.cast::<24>();
+        self.asked.wdata.next = if leaves { left.psn } else { self.late_psn.q.val() };
         self.waits.we.next = self.we.val();
         self.waits.waddr.next = self.waddr.val().cast::<24>();
         self.waits.wdata.next = self.wait.val();
@@ -306,15 +318,16 @@ impl Logic for Timers {
         }
 
         // Stage 1: were the rows written in the cycle of their read?
-        self.asked_we.d.next = leaves || begins;
-        self.asked_at.d.next = if leaves { left.qpn } else { self.waddr.val() };
+        self.asked_we.d.next = writes;
+        self.asked_at.d.next = written;
         self.wait_we.d.next = self.we.val();
         self.wait_at.d.next = self.waddr.val();
         let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
         let read = self.who[0].q.val();
         let asked = self.asked_we.q.val() && !((self.asked_at.q.val() ^ read) & mask).any();
+        let loading = late && !((self.late_at.q.val() ^ read) & mask).any();
         let waited = self.wait_we.q.val() && !((self.wait_at.q.val() ^ read) & mask).any();
-        if asked || waited {
+        if asked || loading || waited {
             self.valid[1].d.next = false;
         }
 
@@ -409,5 +422,55 @@ impl Logic for Timers {
             since: if self.same5.q.val() && !fires { self.since5.q.val() } else { time.get_bits::<31>(0) },
             pace: self.pace5.q.val(),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::kit::{bytes_of, options};
+    use verilate::Model;
+
+    /// Loads QP 3 of an unreliable connection twice, with first PSNs 0 and 0xfffffe. In the cycle of the second load, and `more`
+    /// behind it, a packet of QP `other` leaves, if there is one. Gives the PSN up to which QP 3 is told to have sent.
+    fn told(other: Option<u64>, more: usize) -> Option<u64> {
+        let mut m = Model::of(|| Timers::new(32, 128, 5), options()).unwrap();
+        m.reset();
+        m.set("take", 1);
+        let mut heard = None;
+        let mut tick = |m: &mut Model| {
+            m.eval();
+            let fired = m.get_bytes("fired");
+            if m.bit("fired_valid") && verilate::bits::get(&fired, 0, 12) == 3 {
+                heard = Some(verilate::bits::get(&fired, 12, 24));
+            }
+            m.tick();
+        };
+        for (psn, left) in [(0u64, None), (0xff_fffe, other)] {
+            let wait = Wait { psn: psn.to_bits(), live: true, alone: true, begins: true, ..Wait::default() };
+            m.set("we", 1);
+            m.set("waddr", 3);
+            m.set_bytes("wait", &bytes_of(wait));
+            for _ in 0..=more {
+                if let Some(qpn) = left {
+                    m.set("left_valid", 1);
+                    let left = TxLeft { qpn: qpn.to_bits(), psn: 77u64.to_bits(), expects: false };
+                    m.set_bytes("left", &bytes_of(left));
+                }
+                tick(&mut m);
+                m.set("we", 0);
+            }
+            m.set("left_valid", 0);
+        }
+        (0..200).for_each(|_| tick(&mut m));
+        heard
+    }
+
+    #[test]
+    fn nothing_has_left_of_a_queue_that_is_loaded_while_packets_of_another_leave() {
+        assert_eq!(told(None, 0), None);
+        for more in [0, 1, 5, 70] {
+            assert_eq!(told(Some(5), more), None, "{more}");
+        }
     }
 }
