@@ -158,7 +158,7 @@ fn scatter(want: &mut [u8], stretches: &[(usize, usize)], mut data: &[u8]) {
 }
 
 struct Mix {
-    small: bool,
+    width: usize,
     seed: u64,
     /// Hosts of the two ends of each pair.
     pairs: &'static [[usize; 2]],
@@ -267,7 +267,7 @@ fn post(rng: &mut ChaCha8Rng, pair: &mut Pair, dir: usize, f: &mut Flow, mtu: us
 fn run(mix: &Mix) -> u64 {
     println!("seed {}", mix.seed);
     let mut rng = ChaCha8Rng::seed_from_u64(mix.seed);
-    let mut setup = if mix.small { Setup::small() } else { Setup::default() };
+    let mut setup = if mix.width == SMALL { Setup::small() } else { Setup { width: mix.width, ..Setup::default() } };
     setup.nic.adversary = mix.adversary;
     setup.nic.seed = mix.seed;
     setup.ip6 = rng.random();
@@ -386,23 +386,23 @@ fn run(mix: &Mix) -> u64 {
     bed.hosts.iter().map(|h| h.device.counter(counter::RX_RNR)).sum()
 }
 
-fn mix(small: bool, mtu: u32, adversary: Adversary, loss: f64) -> u64 {
+fn mix(width: usize, mtu: u32, adversary: Adversary, loss: f64) -> u64 {
     let operations = verilate::scale(300) as u64;
-    let seed = verilate::seed(u64::from(mtu) * 31 + if small { 64 } else { 512 } + (loss * 1e6) as u64);
-    run(&Mix { small, seed, pairs: &[[0, 1]; 4], link: true, mtu, adversary, loss, operations })
+    let seed = verilate::seed(u64::from(mtu) * 31 + width as u64 + (loss * 1e6) as u64);
+    run(&Mix { width, seed, pairs: &[[0, 1]; 4], link: true, mtu, adversary, loss, operations })
 }
 
 /// Pairs within both NICs, with or without pairs between them.
-fn mix_of_loopback(small: bool, mtu: u32, adversary: Adversary, between: bool, loss: f64) {
+fn mix_of_loopback(width: usize, mtu: u32, adversary: Adversary, between: bool, loss: f64) {
     let operations = verilate::scale(300) as u64;
-    let seed = verilate::seed(u64::from(mtu) * 37 + if small { 64 } else { 512 } + (loss * 1e6) as u64);
+    let seed = verilate::seed(u64::from(mtu) * 37 + width as u64 + (loss * 1e6) as u64);
     let pairs: &[_] = if between { &[[0, 0], [0, 1], [1, 1], [1, 0]] } else { &[[0, 0], [1, 1], [0, 0]] };
-    run(&Mix { small, seed, pairs, link: between, mtu, adversary, loss, operations });
+    run(&Mix { width, seed, pairs, link: between, mtu, adversary, loss, operations });
 }
 
 /// The core of 512 bits and 256 queue pairs, and the one of 64 bits and 32.
-const FULL: bool = false;
-const SMALL: bool = true;
+const FULL: usize = 512;
+const SMALL: usize = 64;
 
 #[test]
 fn random_mixes_at_512_bits() {
@@ -426,6 +426,17 @@ fn random_mixes_with_loss_at_512_bits() {
 fn random_mixes_at_64_bits_and_32_queue_pairs() {
     mix(SMALL, 1024, Adversary::Hostile, 0.0);
     mix(SMALL, 256, Adversary::Friendly, 1e-2);
+}
+
+/// The widths in between, whose cores nothing else builds.
+#[test]
+#[ignore = "builds two more cores: ./ferroce test --all"]
+fn random_mixes_at_128_and_256_bits() {
+    for width in [128, 256] {
+        mix(width, 1024, Adversary::Hostile, 0.0);
+        mix(width, 256, Adversary::Friendly, 1e-2);
+        mix_of_loopback(width, 4096, Adversary::Friendly, true, 0.0);
+    }
 }
 
 #[test]
@@ -452,7 +463,7 @@ fn a_soak_of_32_pairs_under_all_faults() {
         {
             // In bits that neither the test's own number nor `FERROCE_SEED` takes.
             let seed = seed ^ (2 * round + half as u64) << 16;
-            run(&Mix { small: FULL, seed, pairs, link: true, mtu, adversary, loss: 2e-3, operations: 500 });
+            run(&Mix { width: FULL, seed, pairs, link: true, mtu, adversary, loss: 2e-3, operations: 500 });
         }
     }
 }

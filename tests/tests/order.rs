@@ -32,7 +32,7 @@ fn moment(bed: &Testbed, rng: &mut ChaCha8Rng) {
 
 #[test]
 fn a_read_sees_the_write_before_it() {
-    for seed in (0..verilate::scale(3) as u64).map(verilate::seed) {
+    for seed in (0..verilate::scale(8) as u64).map(verilate::seed) {
         let (bed, mut pair, mut rng) = hostile(seed);
         let (local, remote) = (&bed.hosts[0].pd, &bed.hosts[1].pd);
         let source = region(local, PLACE * DEPTH * 2, Access::LOCAL_WRITE, noise(seed));
@@ -76,7 +76,7 @@ fn a_read_sees_the_write_before_it() {
 
 #[test]
 fn a_receive_completes_behind_its_data() {
-    for seed in (100..100 + verilate::scale(3) as u64).map(verilate::seed) {
+    for seed in (100..100 + verilate::scale(8) as u64).map(verilate::seed) {
         let (bed, mut pair, mut rng) = hostile(seed);
         let source = region(&bed.hosts[0].pd, PLACE * 4, Access::LOCAL_WRITE, noise(seed));
         let inbox = region(&bed.hosts[1].pd, PLACE * DEPTH, Access::all(), |_| GUARD);

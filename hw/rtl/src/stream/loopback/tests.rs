@@ -195,6 +195,14 @@ fn all_go_their_way_at_64_bits() {
     all_go_their_way::<64>();
 }
 #[test]
+fn all_go_their_way_at_128_bits() {
+    all_go_their_way::<128>();
+}
+#[test]
+fn all_go_their_way_at_256_bits() {
+    all_go_their_way::<256>();
+}
+#[test]
 fn all_go_their_way_at_512_bits() {
     all_go_their_way::<512>();
 }

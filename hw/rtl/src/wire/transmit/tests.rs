@@ -381,13 +381,16 @@ fn random_frames_512() {
     mix::<512>();
 }
 
-/// The widths in between, when all tests are asked for.
+/// The widths in between.
 #[test]
-fn random_frames_128_and_256() {
-    if scale(100) > 100 {
-        mix::<128>();
-        mix::<256>();
-    }
+#[ignore = "takes long: ./ferroce test --all"]
+fn random_frames_128() {
+    mix::<128>();
+}
+#[test]
+#[ignore = "takes long: ./ferroce test --all"]
+fn random_frames_256() {
+    mix::<256>();
 }
 
 /// Rows are written between the reads for frames, which take rows as they were or as they are, never a mixture.
