@@ -1,5 +1,6 @@
 //! Latencies and rates keep their bars: the figures of small messages, where every cycle shows, the line rate of long ones, and
-//! their rate under loss. How fast queue pairs are made is held by `sim/verilate/tests/firmware.rs`. The rest of `ferroce bench core` takes minutes and is left to whoever changes the data path.
+//! their rate under loss. How fast queue pairs are made is held by `sim/verilate/tests/firmware.rs`. The rest of `ferroce bench core`
+//! takes minutes and is left to whoever changes the data path.
 
 use serde_json::Value;
 use std::process::Command;

@@ -234,7 +234,11 @@ impl Logic for Mmio {
             self.row[word.get_bits::<4>(0).index()].d.next = w;
         }
         let row: Bits<512> = cat!(512;
-            self.row[15].q.val(), self.row[14].q.val(), self.row[13].q.val(), self.row[12].q.val(), self.row[11].q.val(), self.row[10].q.val(), self.row[9].q.val(), self.row[8].q.val(), self.row[7].q.val(), self.row[6].q.val(), self.row[5].q.val(), self.row[4].q.val(), self.row[3].q.val(), self.row[2].q.val(), self.row[1].q.val(), self.row[0].q.val());
+            self.row[15].q.val(), self.row[14].q.val(), self.row[13].q.val(), self.row[12].q.val(),
+            self.row[11].q.val(), self.row[10].q.val(), self.row[9].q.val(), self.row[8].q.val(),
+            self.row[7].q.val(), self.row[6].q.val(), self.row[5].q.val(), self.row[4].q.val(),
+            self.row[3].q.val(), self.row[2].q.val(), self.row[1].q.val(), self.row[0].q.val()
+        );
         self.table_start.d.next = false;
         if set && word == word::TABLE_GO {
             self.table_start.d.next = true;
