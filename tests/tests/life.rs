@@ -3,8 +3,8 @@
 
 use abi::bar::health;
 use abi::status::wc;
-use driver::qp::{QpSizes, SendOptions};
-use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Port};
+use driver::qp::{Path, QpSizes, Reset, Rts, SendOptions};
+use driver::{Access, Cq, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Port, Qp};
 use fabric::SimFunction;
 use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
 use nic::{Adversary, BarRequest, Hold};
@@ -306,6 +306,144 @@ fn busy_qps_are_destroyed() {
         }
         assert_works(&bed, "after busy QPs were destroyed");
     }
+}
+
+/// A pair that is reset again and again, with memory of its own on both sides.
+struct Reborn {
+    ends: [(Option<Qp<Rts>>, Cq); 2],
+    load: Load,
+}
+
+/// The end at host `of` of a pair that was reset, or is new, ready to send.
+fn ready(bed: &Testbed, qp: Qp<Reset>, of: usize, peer: u32) -> Qp<Rts> {
+    let c = connect();
+    let gid = bed.hosts[1 - of].gid;
+    let path = Path {
+        qpn: peer,
+        psn: 0,
+        ip: gid.ip,
+        mac: gid.mac,
+        mtu: 1024,
+        gid: 0,
+        traffic_class: 0,
+        priority: 0,
+        source_port: 0xc000,
+        max_dest_reads: 16,
+        min_rnr_timer: 1,
+    };
+    qp.init(Access::all()).unwrap().rtr(&path).unwrap().rts(&c.send).unwrap()
+}
+
+impl Reborn {
+    fn new(bed: &Testbed) -> Self {
+        let made = [0, 1].map(|i| {
+            let host = &bed.hosts[i];
+            let cq = host.device.create_cq(256, &host.eq).unwrap();
+            (host.pd.create_qp(&cq, &cq, connect().sizes).unwrap(), cq)
+        });
+        let qpns = made.each_ref().map(|(qp, _)| qp.qpn());
+        let mut of = 0;
+        let ends = made.map(|(qp, cq)| {
+            let qp = ready(bed, qp, of, qpns[1 - of]);
+            of += 1;
+            (Some(qp), cq)
+        });
+        Reborn { ends, load: Load::new(bed) }
+    }
+
+    /// WRITEs, READs and SENDs from both ends, and receives for the SENDs.
+    fn start(&mut self) {
+        for from in [0, 1] {
+            let qp = self.ends[from].0.as_mut().unwrap();
+            for i in 0..8 {
+                qp.post_recv(i, &[self.load.target[from].sge(100 * i as usize, 100)]).unwrap();
+            }
+            let mut batch = qp.post();
+            for i in 0..DEPTH {
+                let (operation, local, len) = match i % 3 {
+                    0 => (Operation::Write(self.load.target[1 - from].remote(0)), &self.load.source[from], LEN),
+                    1 => (Operation::Read(self.load.source[1 - from].remote(0)), &self.load.target[from], LEN),
+                    _ => (Operation::Send, &self.load.source[from], 90),
+                };
+                batch.add(i as u64, operation, Data::Sges(&[local.sge(0, len)]), Flags::SIGNALED).unwrap();
+            }
+        }
+    }
+
+    /// Takes an end out of the middle of its work; nothing of it touches memory any more. Then the pair is made anew.
+    fn reset(&mut self, bed: &Testbed, of: usize) {
+        let reset = self.ends[of].0.take().unwrap().reset().unwrap();
+        self.load.target[of].write(0, &[GUARD; LEN]);
+        pass(bed, 20);
+        assert!(bytes(&self.load.target[of]) == [GUARD; LEN], "written in the name of a queue pair in RESET");
+        assert!(self.ends[of].1.poll().next().is_none(), "a completion of a queue pair in RESET");
+        let peer = self.ends[1 - of].0.take().unwrap();
+        let qpns = if of == 0 { [reset.qpn(), peer.qpn()] } else { [peer.qpn(), reset.qpn()] };
+        let peer = peer.reset().unwrap();
+        for (i, qp) in [(of, reset), (1 - of, peer)] {
+            self.ends[i].0 = Some(ready(bed, qp, i, qpns[1 - i]));
+            let left = self.ends[i].1.poll().next();
+            assert!(left.is_none(), "a completion of a life before: {left:?}");
+        }
+    }
+}
+
+/// Busy queue pairs are reset or destroyed so many times: the device stays healthy, nothing late touches memory, and the queue pair works
+/// in its next life.
+fn reset_and_destroy(count: usize) {
+    let mut setup = Setup::small();
+    setup.nic.adversary = Adversary::Hostile;
+    let bed = Testbed::new(&setup).unwrap();
+    let mut rng = verilate::rng(61);
+    let mut pairs: Vec<_> = (0..3).map(|_| Reborn::new(&bed)).collect();
+    let guards = [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), |_| GUARD));
+    pairs.iter_mut().for_each(Reborn::start);
+    for round in 0..count {
+        let i = rng.random_range(0..pairs.len());
+        pass(&bed, rng.random_range(0..30));
+        let of = rng.random_range(0..2);
+        if rng.random_bool(0.2) {
+            // Destroyed, one end ahead of the other.
+            let Reborn { ends, load } = pairs.swap_remove(i);
+            let [a, b] = ends;
+            let (first, last) = if of == 0 { (a, b) } else { (b, a) };
+            drop(first);
+            load.target[of].write(0, &[GUARD; LEN]);
+            pass(&bed, 20);
+            assert!(bytes(&load.target[of]) == [GUARD; LEN], "round {round}: written after its QP was destroyed");
+            drop(last);
+            pairs.push(Reborn::new(&bed));
+            pairs.last_mut().unwrap().start();
+        } else {
+            pairs[i].reset(&bed, of);
+            pairs[i].start();
+        }
+        if round % 50 == 49 || round + 1 == count {
+            println!("{} of {count}", round + 1);
+            // A life that ends well.
+            let pair = &mut pairs[0];
+            pair.reset(&bed, 0);
+            pair.start();
+            for (_, cq) in &mut pair.ends {
+                for _ in 0..DEPTH + 5 {
+                    wait(&bed, cq, "a new life").status.unwrap();
+                }
+            }
+            guards.iter().for_each(|g| assert!(bytes(g) == [GUARD; LEN], "round {round}: guards"));
+            assert_sound(&bed, "queue pairs that are reset and destroyed");
+        }
+    }
+}
+
+#[test]
+fn active_queue_pairs_are_reset_and_destroyed() {
+    reset_and_destroy(verilate::scale(30));
+}
+
+#[test]
+#[ignore = "an hour and more: for `./ferroce test --all`"]
+fn active_queue_pairs_are_reset_and_destroyed_ten_thousand_times() {
+    reset_and_destroy(10_000);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! A QP's owner is the only one who posts; whoever polls its completion queue is the only one who completes.
 
+use abi::table::qp_type;
 #[cfg(test)]
 use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 #[cfg(not(test))]
@@ -86,7 +87,9 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    pub(crate) fn new(log2: [u32; 2], cqs: [u32; 2], lone_sends: bool) -> Self {
+    /// Of a QP of type `kind` (`qp_type`) with rings of these sizes.
+    pub(crate) fn new(log2: [u32; 2], cqs: [u32; 2], kind: u8) -> Self {
+        let lone_sends = matches!(kind, qp_type::UC | qp_type::UD);
         let (send, recv) = (Slots::new(log2[0]), Slots::new(log2[1]));
         let (sends, until) = (AtomicU8::new(sends::RUN), AtomicU16::new(0));
         Posted { send, recv, cqs, buried: AtomicBool::new(false), lone_sends, sends, until }
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn what_is_posted_once_a_stopped_queue_goes_on_is_not_flushed() {
         loom::model(|| {
-            let qp = Arc::new(Posted::new([2, 0], [0, 0], true));
+            let qp = Arc::new(Posted::new([2, 0], [0, 0], qp_type::UD));
             qp.send.post(1, 1);
             qp.send.post(2, 2);
             assert!(qp.stop_sends() && qp.has_stopped());

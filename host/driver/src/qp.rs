@@ -1,6 +1,6 @@
 //! Queue pairs: creation, the states in their type, receives.
 //!
-//! `Qp<Reset>` -> [`init`](Qp::init) -> `Qp<Init>` -> [`rtr`](Qp::rtr) -> `Qp<Rtr>` -> [`rts`](Qp::rts) -> `Qp<Rts>`. Receives can be posted
+//! `Qp<Reset>` -> [`init`](Qp::init) -> `Qp<Init>` -> [`rtr`](Qp::rtr) -> `Qp<Rtr>` -> [`rts`](Qp::rts) -> `Qp<Rts>`, and from any state [`reset`](Qp::reset). Receives can be posted
 //! from `Init` on, sends (see [`Post`](crate::Post)) in `Rts`.
 //!
 //! A `Qp<Rts>` goes to [`drain`](Qp::drain) its sends, one of UC or UD is [`stopped`](Qp::stopped) when a send has failed; both come back by `resume`.
@@ -253,11 +253,7 @@ impl Pd {
             .with(create_qp::RQ_BASE, recv.iova());
         let _alone = device.numbers();
         let (qpn, _) = device.create(&c)?;
-        let shared = Arc::new(Posted::new(
-            [sq, rq],
-            [send_cq.number(), recv_cq.number()],
-            matches!(kind, qp_type::UC | qp_type::UD),
-        ));
+        let shared = Arc::new(Posted::new([sq, rq], [send_cq.number(), recv_cq.number()], kind));
         device.qps()[qpn as usize] = Some(shared.clone());
         let ring = |memory, log2, at| Ring { memory, log2, producer: 0, doorbell: device.doorbell(at), qpn };
         Ok(Qp {
@@ -310,6 +306,23 @@ impl<S: State, T: Transport> Qp<S, T> {
 
     fn into_state<N: State>(self) -> Qp<N, T> {
         Qp { body: self.body, state: PhantomData }
+    }
+
+    /// To RESET: when this returns the device touches neither its rings nor memory in its name. What was posted is forgotten, its
+    /// completions that were not polled as well.
+    pub fn reset(mut self) -> Result<Qp<Reset, T>> {
+        let device = self.body.device.clone();
+        let alone = device.numbers();
+        self.modify(0, qp_state::RESET, &[])?;
+        let body = &mut *self.body;
+        device.retire(body.qpn);
+        body.cqs.iter().for_each(|cq| cq.forget(body.qpn));
+        body.shared =
+            Arc::new(Posted::new([body.send.log2, body.recv.log2], body.cqs.each_ref().map(|cq| cq.number), body.kind));
+        device.qps()[body.qpn as usize] = Some(body.shared.clone());
+        (body.send.producer, body.recv.producer) = (0, 0);
+        drop(alone);
+        Ok(self.into_state())
     }
 
     /// To ERR: all that is outstanding is flushed. The completions are there when the completion queues are polled next.
