@@ -4,8 +4,10 @@
 use abi::status::counter;
 use driver::qp::QpSizes;
 use driver::{Access, Data, Flags, Operation};
-use fabric::{Action, Match};
+use fabric::{Action, Match, Packet};
 use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
+use nic::NS;
+use std::sync::{Arc, Mutex};
 use testbed::{Connect, Setup, Testbed};
 
 /// Loses frames of both directions by chance.
@@ -67,6 +69,53 @@ fn a_loss_of_one_in_a_hundred_reaches_no_verbs_timeout() {
         assert!(lost(&bed) >= 10, "MTU {mtu}: {}", lost(&bed));
         assert_sound(&bed, "loss");
     }
+}
+
+/// In a stream of WRITEs a packet is lost, and what is sent again of it: of that no NAK tells. So the fast timer must have learnt the round
+/// trip while others were under way.
+#[test]
+fn the_fast_timer_learns_within_a_stream() {
+    const LEN: usize = 1 << 20;
+    const MTU: u32 = 1024;
+    const LOST: u32 = 1500;
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let mut pair = bed.connect(&Connect { mtu: MTU, psn: 0, ..Connect::default() }).unwrap();
+    let source = region(&bed.hosts[0].pd, LEN, Access::all(), noise(1));
+    let target = region(&bed.hosts[1].pd, LEN, Access::all(), |_| GUARD);
+    // When it was sent, in microseconds.
+    let times: Arc<Mutex<Vec<f64>>> = Arc::default();
+    {
+        let mut sim = bed.sim();
+        // What the first rule takes does not come to the second.
+        for _ in 0..2 {
+            let packet = Match { from: Some(0), psn: Some((LOST, LOST)), nth: Some(1), ..Match::default() };
+            sim.link_mut(0).rules.add(packet, Action::Drop);
+        }
+        let noted = times.clone();
+        sim.tap(Some(Box::new(move |from, frame, _| {
+            if from == 0 && Packet::of(&frame.data).is_some_and(|p| p.psn == LOST) {
+                noted.lock().unwrap().push(frame.at as f64 / NS as f64 * 1e-3);
+            }
+        })));
+    }
+    let mut batch = pair.a.qp.post();
+    for i in 0..2 {
+        let write = Operation::Write(target.remote(0));
+        batch.add(i, write, Data::Sges(&[source.sge(0, LEN)]), Flags::SIGNALED).unwrap();
+    }
+    batch.ring();
+    for i in 0..2 {
+        let c = wait(&bed, &mut pair.a.cq, "a stream");
+        assert_eq!((c.wr_id, c.status), (i, Ok(())));
+    }
+    let times = times.lock().unwrap();
+    println!("sent at {times:.1?} us");
+    assert_eq!(times.len(), 3, "{times:?}");
+    // Before its first measurement it would take 262 us, for it is doubled by the NAK of the first loss.
+    assert!((4.0..25.0).contains(&(times[2] - times[1])), "{times:?}");
+    assert_eq!(bed.hosts[0].device.counter(counter::RETRY_FAST_TIMER), 1);
+    assert!(bytes(&source) == bytes(&target));
+    assert_sound(&bed, "a stream");
 }
 
 /// A send queue of four blocks goes round and round with operations of one and two blocks, SGEs of length 0 between others, while
