@@ -79,10 +79,8 @@ fn a_capture_does_not_overwrite_the_fault_rules() {
     let sound = file("beside rules", b"some bytes");
     let text = "[[rule]]\naction = \"drop\"\nprobability = 0.01\n";
     let rules = file("kept rules.toml", text.as_bytes());
-    let _ = Command::new(env!("CARGO_BIN_EXE_ferroce"))
-        .args(["demo", "--width", "64", "--faults", &rules, "--capture", &rules, &sound])
-        .output()
-        .unwrap();
+    let said = says(&["--width", "64", "--faults", &rules, "--capture", &rules, &sound]);
+    assert!(said.contains("would overwrite") && said.contains("kept rules.toml"), "{said}");
     assert!(std::fs::read(&rules).unwrap() == text.as_bytes(), "the rules are gone");
 }
 
@@ -94,6 +92,7 @@ fn a_digest_that_is_lost_for_ever_ends_the_demo() {
     let capture = file("lost digest.pcapng", b"");
     let mut demo = Command::new(env!("CARGO_BIN_EXE_ferroce"))
         .args(["demo", "--faults", &rules, "--capture", &capture, &sound])
+        .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     let end = std::time::Instant::now() + std::time::Duration::from_secs(300);
@@ -109,4 +108,6 @@ fn a_digest_that_is_lost_for_ever_ends_the_demo() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     };
     assert!(ended.is_some_and(|s| !s.success()), "it goes on for ever");
+    let said = std::io::read_to_string(demo.stderr.take().unwrap()).unwrap();
+    assert!(said.contains("SEND of the digest"), "{said}");
 }

@@ -398,7 +398,9 @@ impl Cq {
             let all = gone || qp.is_buried();
             let lone = || (qp.cqs[0] == cq).then(|| qp.flush_send()).flatten().map(|wr_id| (wr_id, true));
             let next = if all { qp.flush(cq) } else { lone() };
-            device.settle(qp);
+            if qp.cqs[0] == cq {
+                device.settle(qp);
+            }
             next.map(|(wr_id, send)| flushed(*qpn, wr_id, send))
         };
         buried.iter().find_map(flush)

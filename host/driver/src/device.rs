@@ -352,7 +352,7 @@ impl Device {
     /// A QP is destroyed.
     pub(crate) fn retire(&self, qpn: u32) {
         let qp = self.qps().get_mut(qpn as usize).and_then(Option::take);
-        let owed = qp.map_or(0, |q| usize::from(q.is_buried()) + usize::from(q.owes_sends()));
+        let owed = qp.map_or(0, |q| usize::from(q.is_buried()) + usize::from(q.forgive_sends()));
         self.0.buried.fetch_sub(owed, Ordering::Relaxed);
     }
 

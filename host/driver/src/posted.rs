@@ -135,12 +135,17 @@ impl Posted {
         (oldest != end).then(|| self.send.complete(oldest))
     }
 
-    /// Nothing is owed any more, and that is news.
+    /// Nothing is owed any more, and that is news. For whoever polls the send queue's completions: nobody else knows what is flushed.
     pub(crate) fn settles(&self) -> bool {
-        self.sends.load(Ordering::Acquire) == sends::OWES && !self.owes_old_sends() && {
-            self.sends.store(sends::RUN, Ordering::Release);
-            true
-        }
+        let (owes, run) = (sends::OWES, sends::RUN);
+        self.sends.load(Ordering::Acquire) == owes
+            && !self.owes_old_sends()
+            && self.sends.compare_exchange(owes, run, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes back what is owed, because the QP is gone. Whether something was.
+    pub(crate) fn forgive_sends(&self) -> bool {
+        self.sends.swap(sends::RUN, Ordering::AcqRel) != sends::RUN
     }
 
     pub(crate) fn bury(&self) {

@@ -521,9 +521,9 @@ impl Qp<Sqd> {
 }
 
 impl<T: Transport> Qp<Sqd, T> {
-    /// Back to RTS: what waits is sent.
+    /// Back to RTS: what waits is sent. Refused, by CUR_STATE, if a send has failed meanwhile: then the queue has stopped.
     pub fn resume(self) -> Result<Qp<Rts, T>> {
-        self.modify(0, qp_state::RTS, &[])?;
+        self.modify(attr::CUR_STATE, qp_state::RTS, &[(modify_qp::CUR_STATE, qp_state::SQD.into())])?;
         Ok(self.into_state())
     }
 }
