@@ -330,13 +330,7 @@ fn transfer(
     let (mut moved, patience) = (start, PATIENCE + 2.0 * 8.0 * (message * DEPTH * pairs.len()) as f64 / rate);
     while done < len {
         go_on(&format!("after {done} of {len} bytes by {name}"))?;
-        let still = bed.ns() - moved;
-        ensure!(
-            still < patience,
-            "{name} has not gone on for {:.0} ms of simulated time, after {done} of {len} bytes: see the capture; do fault \
-             rules or the loss let nothing through?",
-            still / 1e6
-        );
+        patient(bed, moved, patience, &format!("{name}, after {done} of {len} bytes,"))?;
         // One message for each pair in turn, so that all share the work.
         for depth in 1..=DEPTH {
             for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
@@ -371,10 +365,23 @@ fn check(c: &Completion, what: &str) -> Result<()> {
     c.status.with_context(|| format!("{what} on QP {} failed", c.qpn))
 }
 
-/// The next completion. One that the network never lets through comes as an error, when all retries are used up.
+/// An error when nothing has gone on since `moved` for longer than `patience`, both in nanoseconds of simulated time.
+fn patient(bed: &Testbed, moved: f64, patience: f64, what: &str) -> Result<()> {
+    let still = bed.ns() - moved;
+    ensure!(
+        still < patience,
+        "{what} has not gone on for {:.0} ms of simulated time: see the capture; do fault rules or the loss let nothing through?",
+        still / 1e6
+    );
+    Ok(())
+}
+
+/// The next completion.
 fn completed(bed: &Testbed, cq: &mut Cq, what: &str) -> Result<Completion> {
+    let start = bed.ns();
     loop {
         go_on(&format!("before the {what} was done"))?;
+        patient(bed, start, PATIENCE, what)?;
         let next = cq.poll().next();
         if let Some(c) = next {
             check(&c, what)?;

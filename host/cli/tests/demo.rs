@@ -84,14 +84,14 @@ fn a_capture_does_not_overwrite_the_fault_rules() {
     assert!(std::fs::read(&rules).unwrap() == text.as_bytes(), "the rules are gone");
 }
 
-/// Its SEND completes with RETRY_EXC, and the receive never.
+/// Its receive never completes, and its SEND only after all retries.
 #[test]
 fn a_digest_that_is_lost_for_ever_ends_the_demo() {
     let sound = file("lost digest", b"some bytes");
     let rules = file("no sends.toml", b"[[rule]]\nopcode = \"SEND_ONLY\"\naction = \"drop\"\n");
     let capture = file("lost digest.pcapng", b"");
     let mut demo = Command::new(env!("CARGO_BIN_EXE_ferroce"))
-        .args(["demo", "--faults", &rules, "--capture", &capture, &sound])
+        .args(["demo", "--width", "64", "--faults", &rules, "--capture", &capture, &sound])
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
