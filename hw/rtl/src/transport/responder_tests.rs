@@ -241,7 +241,7 @@ impl Reference {
     /// Verdict and ops of a packet.
     fn receive(&mut self, p: &Packet) -> (usize, Vec<RxOp>) {
         let drop = vec![self.op(p)];
-        let may = [qp_state::RTR, qp_state::RTS, qp_state::SQD].contains(&self.state) && !self.halted;
+        let may = [qp_state::RTR, qp_state::RTS, qp_state::SQD, qp_state::SQE].contains(&self.state) && !self.halted;
         if p.raw {
             if !may || self.posted == self.consumer {
                 return (counter::RX_RAW_DROPPED, drop);

@@ -440,10 +440,10 @@ fn packets_of_others_are_dropped() {
     uc.opcode |= abi::wire::transport::UC;
     let good = format!("{WRITTEN}reply 1f psn 100 msn 1");
     rule(|_| (), &[(foreign, "nothing"), (key, "nothing"), (uc, "nothing"), (write_only(100), &good)]);
-    for state in [qp_state::RESET, qp_state::INIT, qp_state::SQE, qp_state::ERR] {
+    for state in [qp_state::RESET, qp_state::INIT, qp_state::ERR] {
         rule(|r| r.state = state, &[(write_only(100), "nothing")]);
     }
-    for state in [qp_state::RTR, qp_state::SQD] {
+    for state in [qp_state::RTR, qp_state::SQD, qp_state::SQE] {
         rule(|r| r.state = state, &[(write_only(100), &good)]);
     }
 }
