@@ -408,6 +408,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<Exchange>::join(&mut self.landing.exchange, &mut self.atomics.exchange);
         Source::<Bits<64>>::join(&mut self.atomics.store, &mut self.landing.store);
         self.landing.stored.next = self.atomics.stored.val();
+        self.atomics.clear.next = self.landing.clear.val();
         self.atomics.issued.next = self.writes.issued.val();
         self.atomics.performed.next = self.dma_write.performed.val();
         self.resources.save.next = self.atomics.save.val();

@@ -82,8 +82,10 @@ pub struct Atomics<const W: usize> {
     pub rst: Signal<In, Bit>,
     /// Checked steps.
     pub exchange: Sink<Exchange>,
-    /// An address to be written, with `stored`. Its sink is ready when all that it took has gone to the channel.
+    /// An address to be written, with `stored`.
     pub store: Source<Bits<64>>,
+    /// All that it took has gone to the channel.
+    pub clear: Signal<In, Bit>,
     /// What is written there, or the bytes of the answer that is taken.
     pub stored: Signal<Out, Bits<64>>,
     /// Reads the receive buffer, in a cycle in which nobody else does.
@@ -166,6 +168,7 @@ impl<const W: usize> Atomics<W> {
             rst: Default::default(),
             exchange: Default::default(),
             store: Default::default(),
+            clear: Default::default(),
             stored: Default::default(),
             buf_busy: Default::default(),
             buf_re: Default::default(),
@@ -329,7 +332,7 @@ impl<const W: usize> Logic for Atomics<W> {
         let writes = state == State::Put;
         let gives = state == State::Give && self.exchange.valid.val();
         let fills = gives && !ask.void && !ask.response;
-        let stamps = state == State::Stamp && self.store.ready.val();
+        let stamps = state == State::Stamp && self.clear.val();
         let here: Bits<3> =
             if writes || state == State::Stamp { slot_of(executed, most) } else { slot_of(taken, most) };
         self.words.we.next = keeps || writes;

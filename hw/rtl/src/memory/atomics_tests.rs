@@ -130,7 +130,10 @@ impl World {
                 self.channel.push_back((address, value, now + self.latency));
             }
         }
-        m.set("store.ready", self.register.is_none().into());
+        // As landing's register, which others use, too: it may be empty and not for us.
+        let empty = self.register.is_none();
+        m.set("clear", empty.into());
+        m.set("store.ready", (empty && self.rng.random_bool(0.5)).into());
         m.set("issued", self.issued & 0xffff);
         m.set("performed", self.performed & 0xffff);
         // Reads are looked at and come in any order.

@@ -156,6 +156,8 @@ pub struct Landing {
     /// What they write: 8 bytes to a bus address, or the bytes of the answer that is taken.
     pub store: Sink<Bits<64>>,
     pub stored: Signal<In, Bits<64>>,
+    /// All that was taken of them has gone to the channel.
+    pub clear: Signal<Out, Bit>,
     /// `QP_RECV` and `QP_SEND` rows with `LOAD` clear that side's halt. A read gives 0.
     pub table: TablePort,
     /// `KEY_FAULT`.
@@ -171,6 +173,8 @@ pub struct Landing {
     cause: DFF<Bits<8>>,
     write_valid: Reg<Bit>,
     write_data: DFF<DmaWrite>,
+    /// A step has passed while the atomics waited to store: they go first now.
+    yields: Reg<Bit>,
     answered: Reg<Bit>,
     fault: Reg<Bit>,
 }
@@ -201,6 +205,8 @@ impl Landing {
             failed: Default::default(),
             cause: Default::default(),
             write_valid: Default::default(),
+            yields: Default::default(),
+            clear: Default::default(),
             write_data: Default::default(),
             answered: Default::default(),
             fault: Default::default(),
@@ -223,7 +229,7 @@ fn side(qpn: Qp, response: Bit) -> Bits<13> {
 impl Logic for Landing {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, judging, failed, write_valid, answered, fault);
+        regs!(self, clock, rst, judging, failed, write_valid, answered, fault, yields);
         dff_setup!(self, clock, halted, cause, write_data);
         clock_reset!(self, clock, rst, pending);
         clock!(self, clock, halts);
@@ -258,7 +264,8 @@ impl Logic for Landing {
         // Judge: one chunk at a time, or the step that moves nothing.
         let chunk = self.chunk.data.val();
         let free = !self.write_valid.q.val();
-        let may = judging && free;
+        let yields = self.yields.q.val();
+        let may = judging && free && !yields;
         let present = may && (!op.write || self.chunk.valid.val());
         let halt_now = self.halted.q.val();
         let halted = halt_now.get_bit(0) && !(halt_now.get_bit(1) && op.anew);
@@ -269,9 +276,12 @@ impl Logic for Landing {
         let done = !op.write || chunk.last;
         let ends = done && op.last;
         let atomic = op.reply.atomic;
-        // Between two steps, or while one waits for the atomics, which offer nothing while they take it.
-        let theirs = self.store.valid.val() && (!judging || atomic);
-        self.store.ready.next = free && (!judging || atomic);
+        // Between two steps, while one waits for the atomics, which offer nothing while they take it, or behind one that passed while
+        // they waited: they hold what they offer.
+        let open = !judging || atomic || yields;
+        let theirs = self.store.valid.val() && open;
+        self.store.ready.next = free && open;
+        self.clear.next = free;
         let goes = !ends || self.landed.ready.val();
         let exchanged = !atomic || self.exchange.ready.val();
         let act = present && goes && exchanged;
@@ -334,8 +344,10 @@ impl Logic for Landing {
         }
         if free && theirs {
             self.write_valid.d.next = true;
+            self.yields.d.next = false;
         }
         if act {
+            self.yields.d.next = self.store.valid.val();
             self.write_valid.d.next = moves || (ends && op.frees);
             if !self.failed.q.val() {
                 self.cause.d.next = chunk.cause;

@@ -391,6 +391,49 @@ fn table(m: &mut Model, id: u8, qpn: u64, row: Bits<512>) {
     m.set("table.valid", 0);
 }
 
+/// Always offers something to be stored; the cycles since it was taken last, and most of them.
+#[derive(Default)]
+struct Stores {
+    since: u64,
+    worst: u64,
+}
+impl Actor for Stores {
+    fn drive(&mut self, m: &mut Model) {
+        m.set("store.valid", 1);
+        m.set("store.data", THEIRS);
+    }
+    fn observe(&mut self, m: &Model) {
+        self.since = if m.bit("store.ready") { 0 } else { self.since + 1 };
+        self.worst = self.worst.max(self.since);
+    }
+    fn done(&self) -> bool {
+        true
+    }
+    fn status(&self) -> String {
+        format!("not taken for {} cycles", self.since)
+    }
+}
+
+/// Neither waits for the other for long: a stream of writes without a gap, and stores of the atomics, which may wait for the first
+/// access.
+#[test]
+fn stores_and_a_stream_of_writes_take_turns() {
+    let mut m = Model::of(|| Landing::new(4096), Options::default()).unwrap();
+    m.reset();
+    let (mut port, mut order, mut stores) = (Port::new(0, 10, false), Order::default(), Stores::default());
+    let mut s = Giver::new(&m, "op", Stall::Never, 0);
+    let mut write = Taker::new(&m, "write", Stall::Never, 0);
+    let mut landed = Taker::new(&m, "landed", Stall::Never, 0);
+    let (key, len, rows) = (bits(9), bits(1024), bits(17));
+    (0..500).for_each(|_| s.send(RxOp { write: true, last: true, key, len, rows, ..RxOp::default() }));
+    order.need = (1..=500).collect();
+    landed.expect(500);
+    let start = m.cycle();
+    bench::run(&mut m, &mut [&mut s, &mut port, &mut write, &mut landed, &mut order, &mut stores], 100_000);
+    let cycles = m.cycle() - start;
+    assert!(stores.worst <= 12 && cycles < 2100, "a store waits {} cycles, 500 writes take {cycles}", stores.worst);
+}
+
 #[test]
 fn rate_and_latency() {
     let mut m = Model::of(|| Landing::new(4096), Options::default()).unwrap();

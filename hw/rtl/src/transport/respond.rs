@@ -27,7 +27,7 @@
 //! is left alone, until it says so (`done`).
 //!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
-//! intake goes on. Intake waits for nobody.
+//! intake goes on. Intake waits for qp_state alone, with the error of an atomic that the host refused, and that waits for events.
 
 use super::opcode::{mtu_bytes, psns_to_bytes};
 use super::respond_rules::*;
