@@ -3,8 +3,8 @@
 pub mod beside;
 pub mod conformance;
 
-use driver::qp::QpSizes;
-use driver::{Access, Completion, Cq, Data, Flags, Mr, Operation, Pd};
+use driver::qp::{Path, QpSizes};
+use driver::{Access, Completion, Cq, Data, Flags, Gid, Mr, Operation, Pd};
 use nic::Frame;
 use testbed::{Connect, Pair, Testbed};
 
@@ -14,6 +14,23 @@ pub const GUARD: u8 = 0xa5;
 /// Bytes that differ from place to place and from seed to seed.
 pub fn noise(seed: u64) -> impl Fn(usize) -> u8 {
     move |i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed) >> 29) as u8
+}
+
+/// The way to QP `qpn` of `gid`'s host, whose first PSN is `psn`; without READs.
+pub fn path_to(gid: Gid, qpn: u32, mtu: u32, psn: u32) -> Path {
+    Path {
+        qpn,
+        psn,
+        ip: gid.ip,
+        mac: gid.mac,
+        mtu,
+        gid: 0,
+        traffic_class: 0,
+        priority: 0,
+        source_port: 0xc000,
+        max_dest_reads: 0,
+        min_rnr_timer: 0,
+    }
 }
 
 /// A region full of `fill`.

@@ -6,7 +6,7 @@ use abi::status::wc;
 use driver::qp::{Path, QpSizes, Reset, Rts, SendOptions};
 use driver::{Access, Cq, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Port, Qp};
 use fabric::SimFunction;
-use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
+use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, path_to, region, wait};
 use nic::{Adversary, BarRequest, Hold};
 use rand::RngExt;
 use std::sync::Arc;
@@ -317,20 +317,7 @@ struct Reborn {
 /// The end at host `of` of a pair that was reset, or is new, ready to send.
 fn ready(bed: &Testbed, qp: Qp<Reset>, of: usize, peer: u32) -> Qp<Rts> {
     let c = connect();
-    let gid = bed.hosts[1 - of].gid;
-    let path = Path {
-        qpn: peer,
-        psn: 0,
-        ip: gid.ip,
-        mac: gid.mac,
-        mtu: 1024,
-        gid: 0,
-        traffic_class: 0,
-        priority: 0,
-        source_port: 0xc000,
-        max_dest_reads: 16,
-        min_rnr_timer: 1,
-    };
+    let path = Path { max_dest_reads: 16, min_rnr_timer: 1, ..path_to(bed.hosts[1 - of].gid, peer, 1024, 0) };
     qp.init(Access::all()).unwrap().rtr(&path).unwrap().rts(&c.send).unwrap()
 }
 

@@ -8,7 +8,7 @@ use abi::wire::op;
 use driver::qp::{Changes, Path, QpSizes, Rts, Sqd, Uc, Ud, Unreliable};
 use driver::{Access, AddressHandle, AddressVector, Cq, Data, Event, Flags, Gid, Mr, Operation, Qp, Sge};
 use fabric::{Action, Match};
-use ferroce_tests::{GUARD, assert_sound, bytes, is_guard, noise, pass, region, wait};
+use ferroce_tests::{GUARD, assert_sound, bytes, is_guard, noise, pass, path_to, region, wait};
 use testbed::{Connect, Host, Pair, Setup, Testbed};
 
 const SIZES: QpSizes = QpSizes { send_blocks: 16, receives: 16 };
@@ -33,19 +33,7 @@ struct Bad {
 }
 
 fn path(bed: &Testbed, to: usize, qpn: u32) -> Path {
-    Path {
-        qpn,
-        psn: 0xff_fffe,
-        ip: bed.hosts[to].gid.ip,
-        mac: bed.hosts[to].gid.mac,
-        mtu: 256,
-        gid: 0,
-        traffic_class: 0,
-        priority: 0,
-        source_port: 0xc000,
-        max_dest_reads: 0,
-        min_rnr_timer: 0,
-    }
+    path_to(bed.hosts[to].gid, qpn, 256, 0xff_fffe)
 }
 
 fn memory(h: &Host) -> Mr {

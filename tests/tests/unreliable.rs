@@ -3,9 +3,9 @@
 use abi::queue::{UD_HEADER, recv_op};
 use abi::status::{cause, counter, wc};
 use abi::table::qp_state;
-use driver::qp::{Path, QpSizes, Rts, Uc, Ud};
+use driver::qp::{QpSizes, Rts, Uc, Ud};
 use driver::{Access, AddressHandle, AddressVector, Cq, Data, Flags, Gid, Mr, Operation, Qp};
-use ferroce_tests::{GUARD, assert_sound, bytes, is_guard, noise, pass, region, wait};
+use ferroce_tests::{GUARD, assert_sound, bytes, is_guard, noise, pass, path_to, region, wait};
 use rand::RngExt;
 use testbed::{Host, Setup, Testbed};
 
@@ -257,19 +257,7 @@ fn messages_of_unreliable_connections_arrive() {
         (h.pd.create_uc_qp(&cq, &cq, SIZES).unwrap().init(Access::all()).unwrap(), cq)
     };
     let [(qa, ca), (qb, cb)] = [0, 1].map(|i| make(&bed.hosts[i]));
-    let path = |to: usize, qpn| Path {
-        qpn,
-        psn: 0xff_fffe,
-        ip: bed.hosts[to].gid.ip,
-        mac: bed.hosts[to].gid.mac,
-        mtu: MTU as u32,
-        gid: 0,
-        traffic_class: 0,
-        priority: 0,
-        source_port: 0xc000,
-        max_dest_reads: 0,
-        min_rnr_timer: 0,
-    };
+    let path = |to: usize, qpn| path_to(bed.hosts[to].gid, qpn, MTU as u32, 0xff_fffe);
     let (na, nb) = (qa.qpn(), qb.qpn());
     let ready = |qp: Qp<driver::qp::Init, Uc>, path| qp.rtr(&path).unwrap().rts(0xff_fffe).unwrap();
     let mut ends = [(ready(qa, path(1, nb)), ca), (ready(qb, path(0, na)), cb)];

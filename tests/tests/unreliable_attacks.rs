@@ -8,7 +8,7 @@ use driver::qp::{QpSizes, Rts, Uc};
 use driver::{Access, AddressVector, Data, Flags, Operation, Qp, Remote};
 use fabric::peer::{Packet, Request, class, op};
 use ferroce_tests::conformance::talk::{Talk, Terms, data};
-use ferroce_tests::{GUARD, bytes, is_guard, noise, pass, region, wait};
+use ferroce_tests::{GUARD, bytes, is_guard, noise, pass, path_to, region, wait};
 use rand::RngExt;
 use testbed::{Host, Setup, Solo, Testbed};
 
@@ -227,19 +227,7 @@ fn a_long_message_of_an_unreliable_connection_arrives() {
         (h.pd.create_uc_qp(&cq, &cq, SIZES).unwrap().init(Access::all()).unwrap(), cq)
     };
     let [(qa, mut ca), (qb, _cb)] = [0, 1].map(|i| make(&bed.hosts[i]));
-    let path = |to: usize, qpn| driver::qp::Path {
-        qpn,
-        psn: 0xff_fffe,
-        ip: bed.hosts[to].gid.ip,
-        mac: bed.hosts[to].gid.mac,
-        mtu: 256,
-        gid: 0,
-        traffic_class: 0,
-        priority: 0,
-        source_port: 0xc000,
-        max_dest_reads: 0,
-        min_rnr_timer: 0,
-    };
+    let path = |to: usize, qpn| path_to(bed.hosts[to].gid, qpn, 256, 0xff_fffe);
     let (na, nb) = (qa.qpn(), qb.qpn());
     let mut qa = qa.rtr(&path(1, nb)).unwrap().rts(0xff_fffe).unwrap();
     let _qb = qb.rtr(&path(0, na)).unwrap().rts(0xff_fffe).unwrap();

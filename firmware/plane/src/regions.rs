@@ -50,6 +50,9 @@ impl Plane<'_> {
         let mut entries = 0;
         if contiguous == 1 {
             check(pages.checked_add(length - 1).is_some(), create_mr::PAGES)?;
+            // An atomic is aligned by its virtual address, and drops the low bits of that on the bus.
+            let atomic = flags & access::REMOTE_ATOMIC as u32 != 0;
+            check(!atomic || (pages ^ va) & 7 == 0, create_mr::PAGES)?;
         } else {
             check(matches!(shift, 12 | 16 | 21 | 30), create_mr::PAGE_SHIFT)?;
             check(pages & 7 == 0, create_mr::PAGES)?;

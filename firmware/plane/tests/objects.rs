@@ -7,7 +7,7 @@ use abi::{
         answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, device, head, kind, list_owned,
         modify_qp as m, op, result::*, set_gid, set_multicast, set_port, set_vfs,
     },
-    table::{id, qp_address, qp_state::*, qp_type},
+    table::{access, id, qp_address, qp_state::*, qp_type},
 };
 use kit::*;
 use plane::Load;
@@ -87,6 +87,28 @@ fn impossible_fields_are_named() {
     }
     b.ok(mr.with(create_mr::VA, 0u64.wrapping_sub(0x1000)));
     b.ok(mr.with(create_mr::CONTIGUOUS, 1).with(create_mr::PAGES, u64::MAX - 0xfff));
+}
+
+/// An atomic is aligned by its virtual address: one stretch of bus addresses must be aligned as that is.
+#[test]
+fn a_region_for_atomics_lies_in_memory_as_it_is_addressed() {
+    let mut b = Bench::new();
+    b.qp();
+    let all = (access::LOCAL_WRITE | access::REMOTE_ATOMIC) as u64;
+    for (va, pages, flags, sound) in [
+        (0x1000, 0x2004, all, false),
+        (0x1003, 0x2008, all, false),
+        (0x1003, 0x200b, all, true),
+        (0x1000, 0x2004, access::LOCAL_WRITE as u64, true),
+    ] {
+        let mr = create_mr(va, 64).with(create_mr::CONTIGUOUS, 1).with(create_mr::PAGES, pages);
+        let mr = mr.with(create_mr::ACCESS, flags);
+        if sound {
+            b.ok(mr);
+        } else {
+            assert_eq!(b.refused(mr), (BAD_FIELD, create_mr::PAGES.lsb as u64), "{va:#x} at {pages:#x}");
+        }
+    }
 }
 
 fn is_unsupported(good: Command, field: Field, values: &[u64]) {

@@ -7,7 +7,8 @@ use std::process::Command;
 
 #[test]
 fn small_messages_meet_their_bars() {
-    meet("64 B", 8);
+    meet("64 B Write", 5);
+    meet("64 B Read", 3);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What `ferroce demo` says to input that it cannot use: it names what, where, and what is possible, before it builds anything.
+//! What `ferroce demo` says to input that it cannot use: it names what, where, and what is possible, before it builds anything. And
+//! that it ends where the network never lets it.
 
 use std::path::PathBuf;
 use std::process::Command;
