@@ -150,8 +150,10 @@ pub struct Egress<const W: usize> {
     shown: Reg<Bit>,
     shown_row: Reg<Bits<4>>,
     // Issue.
-    active: Reg<Bit>,
-    dropped: Reg<Bit>,
+    /// The present frame is issued,
+    live: Reg<Bit>,
+    /// or goes nowhere, which takes this cycle.
+    dropping: Reg<Bit>,
     row_now: DFF<Bits<4>>,
     about: DFF<About>,
     slice_now: DFF<Bits<4>>,
@@ -239,8 +241,8 @@ impl<const W: usize> Default for Egress<W> {
             ahead: Default::default(),
             shown: Default::default(),
             shown_row: Default::default(),
-            active: Default::default(),
-            dropped: Default::default(),
+            live: Default::default(),
+            dropping: Default::default(),
             row_now: Default::default(),
             about: Default::default(),
             slice_now: Default::default(),
@@ -307,7 +309,7 @@ impl<const W: usize> Logic for Egress<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(
-            self, clock, rst, waiting, ahead, shown, shown_row, active, dropped, in_flight, full, halted, entered,
+            self, clock, rst, waiting, ahead, shown, shown_row, live, dropping, in_flight, full, halted, entered,
             voided
         );
         regs!(
@@ -319,23 +321,24 @@ impl<const W: usize> Logic for Egress<W> {
         clock_reset!(self, clock, rst, faults, generator, beats);
 
         // The present frame: one beat of it per cycle.
-        let active = self.active.q.val();
-        let dropped = self.dropped.q.val();
+        let live = self.live.q.val();
+        let dropping = self.dropping.q.val();
         let ends = self.ends.q.val();
         let full = self.full.q.val();
         let voided = self.voided.q.val();
         let void = voided || full && self.impatient.q.val();
         let cut = void && !voided && self.entered.q.val();
-        let issue = active && !dropped && (voided || !self.halted.q.val());
+        let issue = live && (voided || !self.halted.q.val());
         let enters = issue && (!void || cut);
-        let finish = active && (dropped || issue && ends);
+        let sent = issue && ends;
+        let finish = dropping || sent;
 
         // The next one: begins when the present one ends.
         let shown = self.shown.q.val();
         let row = self.shown_row.q.val();
         let is_quick = row.get_bit(3);
         let reporting = self.reporting.q.val();
-        let may_begin = !active || finish;
+        let may_begin = !live || sent;
         let begin_quick = may_begin && shown && is_quick;
         let may_ring = may_begin && shown && !is_quick && self.sure.val() && !reporting;
         let begin_ring = may_ring && self.ready.valid.val();
@@ -388,10 +391,11 @@ impl<const W: usize> Logic for Egress<W> {
             self.voided.d.next = void;
             self.entered.d.next = true;
         }
+        let lost = verdict.off || failed;
+        self.dropping.d.next = begin && lost;
         self.reporting.d.next = begin_ring && failed && !verdict.off;
         if begin {
-            self.active.d.next = true;
-            self.dropped.d.next = verdict.off || failed;
+            self.live.d.next = !lost;
             self.row_now.d.next = row;
             self.about.d.next = About {
                 claim: next.claim,
@@ -418,8 +422,8 @@ impl<const W: usize> Logic for Egress<W> {
             self.split.d.next = false;
             self.voided.d.next = false;
             self.entered.d.next = false;
-        } else if finish {
-            self.active.d.next = false;
+        } else if sent {
+            self.live.d.next = false;
         }
         // Two cycles after the last byte was written.
         self.re.next = issue && payload_left > header_left.cast::<14>();
@@ -452,7 +456,6 @@ impl<const W: usize> Logic for Egress<W> {
         self.free.next = self.freed[0].q.val();
         self.free_quick.next = self.freed[1].q.val();
         self.free_rows.next = self.freed_rows.q.val();
-        let sent = issue && ends;
         if self.left.ready.val() {
             self.leaving.d.next = false;
         }
@@ -470,7 +473,7 @@ impl<const W: usize> Logic for Egress<W> {
         count = count.replace_bit(counter::TX_ACK, whole && about.ack);
         count = count.replace_bit(counter::TX_NAK, whole && about.nak);
         count = count.replace_bit(counter::TX_PAUSED, sent && void);
-        count = count.replace_bit(counter::TX_ABORTED, active && dropped);
+        count = count.replace_bit(counter::TX_ABORTED, dropping);
         self.counts.d.next = count;
         self.count.next = self.counts.q.val();
         self.bytes.d.next = if whole && !about.raw { about.payload } else { 0.into() };
