@@ -1,6 +1,6 @@
 //! `ferroce demo FILE`: a file crosses the wire by WRITE, comes back by READ, and its digest follows by SEND.
 
-use crate::report::{gbps, payload_limit, quantile, say, table};
+use crate::report::{count, gbps, payload_limit, quantile, say, table};
 use abi::status::counter;
 use anyhow::{Context, Result, bail, ensure};
 use driver::{Access, Completion, Cq, Data, Flags, Mr, Operation};
@@ -8,6 +8,7 @@ use fabric::{Action, Capture, Match};
 use indicatif::{ProgressBar, ProgressStyle};
 use nic::LinkRate;
 use sha2::{Digest, Sha256};
+use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ pub struct Args {
     /// Datapath width in bits: 64, 128, 256 or 512.
     #[arg(long, default_value_t = 512, value_parser = width, allow_negative_numbers = true)]
     width: usize,
-    /// Where to write the capture of the wire.
+    /// Where to write the capture of the wire; a file that is there is overwritten.
     #[arg(long, default_value = "demo.pcapng")]
     capture: PathBuf,
 }
@@ -87,6 +88,10 @@ const DEPTH: usize = 4;
 const PATIENCE: f64 = 20e6;
 /// Probes of latency.
 const PINGS: usize = 200;
+/// Small WRITEs whose rate is measured, those of one doorbell, and doorbells ahead per QP: a full send queue.
+const BURST: usize = 2048;
+const BATCH: usize = 32;
+const BATCHES: usize = 8;
 
 fn read_faults(path: &Path) -> Result<Vec<(Match, Action)>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -111,10 +116,6 @@ pub fn run(args: &Args) -> Result<()> {
     let setup = Setup { width: args.width, ip6: args.ip6, ..Setup::default() };
     let setup =
         Setup { nic: nic::NicOptions { seed: args.seed, link: LinkRate::gbps(args.link), ..setup.nic }, ..setup };
-    eprintln!(
-        "building two {}-bit NICs (the first time compiles the gates; later starts take them from the cache)",
-        args.width
-    );
     let started = Instant::now();
     // An interrupt ends the compilers too, which then say that they have failed.
     let bed = Testbed::new(&setup);
@@ -126,9 +127,20 @@ pub fn run(args: &Args) -> Result<()> {
         let rules = &mut sim.link_mut(0).rules;
         faults.into_iter().for_each(|(matches, action)| rules.add(matches, action));
         if args.loss > 0.0 {
-            rules.add(Match { probability: Some(args.loss), ..Match::default() }, Action::Drop);
+            let lost = Match { probability: Some(args.loss), ..Match::default() };
+            rules.add_named(format!("--loss {}", args.loss), lost, Action::Drop);
         }
     }
+    let device = &bed.hosts[0].device;
+    let (mhz, firmware) = (device.clock_mhz(), device.firmware_version());
+    eprintln!(
+        "two NICs of {} bits at {mhz} MHz (hash of the gates {:08x}), firmware {}.{}: connecting {}",
+        args.width,
+        device.build_hash(),
+        firmware >> 16,
+        firmware & 0xffff,
+        count(args.qps.into(), "queue pair")
+    );
     // The hosts find each other by ARP or neighbour discovery; they go on answering while these live.
     let _networks =
         bed.discover().with_context(|| match bed.sim().link_mut(0).rules.rules.iter().map(|r| r.fired).sum() {
@@ -148,17 +160,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let (near, far) = (qpns(|p| p.a.qp.qpn()), qpns(|p| p.b.qp.qpn()));
     eprintln!("ready after {took:.1} s: {near} of {from} with {far} of {to}");
-    let device = &bed.hosts[0].device;
-    announce(file.len(), limit(args, &bed).0, 1e3 / f64::from(device.clock_mhz()), speed);
-    let firmware = device.firmware_version();
-    eprintln!(
-        "{} bits at {} MHz (hash of the gates {:08x}), firmware {}.{}",
-        args.width,
-        device.clock_mhz(),
-        device.build_hash(),
-        firmware >> 16,
-        firmware & 0xffff
-    );
+    announce(file.len(), limit(args, &bed).0, 1e3 / f64::from(mhz), speed);
 
     // What was on the wire until then is kept, whatever the end.
     let moved = move_file(args, &bed, &mut pairs, &file);
@@ -167,7 +169,7 @@ pub fn run(args: &Args) -> Result<()> {
     std::mem::forget((pairs, bed));
     let path = args.capture.display();
     let packets = match &capture {
-        Ok(written) => format!("{written} packets in {path}"),
+        Ok(written) => format!("{} in {path}", count(*written, "packet")),
         Err(e) => format!("{path} is incomplete: {e:#}"),
     };
     say(&format!("{}\n{packets}", moved.context(packets.clone())?))?;
@@ -266,31 +268,37 @@ fn move_file(args: &Args, bed: &Testbed, pairs: &mut [Pair], file: &[u8]) -> Res
     let (cycles, us, wall) = (bed.cycle() - cycles, (bed.ns() - began) / 1e3, wall.elapsed());
     let counts = |c: usize| bed.hosts.iter().map(|h| h.device.counter(c)).sum::<u64>();
     let recovery = format!(
-        "{} NAKs, {} fast timers, {} timeouts",
-        counts(counter::TX_NAK),
-        counts(counter::RETRY_FAST_TIMER),
-        counts(counter::RETRY_TIMEOUT)
+        "{}, {}, {}",
+        count(counts(counter::TX_NAK), "NAK"),
+        count(counts(counter::RETRY_FAST_TIMER), "fast timer"),
+        count(counts(counter::RETRY_TIMEOUT), "timeout")
     );
     let faults: Vec<_> = bed.sim().link_mut(0).rules.rules.iter().map(|r| r.fired).collect();
 
+    let mut time = |q| format!("{:.0} ns", quantile(&mut latency, q));
     let row = |what: &str, value: String, note: String| vec![what.to_string(), value, note];
     let of = |ns: f64| format!("{:.1} Gb/s", gbps(file.len() as u64, ns));
     let share =
         |ns: f64| format!("{:.1} % of {limit:.1} Gb/s ({of_what})", 100.0 * gbps(file.len() as u64, ns) / limit);
     let rows = [
-        row("file", format!("{} byte(s)", file.len()), "every byte compared, digest sent and compared".into()),
+        row("file", count(file.len() as u64, "byte"), "every byte compared, digest sent and compared".into()),
         row("WRITE goodput", of(write), share(write)),
         row("READ goodput", of(read), share(read)),
-        row("64 B WRITE rate", format!("{:.1} Mmsg/s", rate), format!("{} QP(s)", args.qps)),
         row(
-            "64 B WRITE one way, p50",
-            format!("{:.0} ns", quantile(&mut latency, 0.5)),
-            "doorbell to byte in peer memory".into(),
+            "64 B WRITE rate",
+            format!("{rate:.1} Mmsg/s"),
+            format!(
+                "{}, {}, first post to last completion",
+                count(BURST as u64, "WRITE"),
+                count(args.qps.into(), "QP")
+            ),
         ),
-        row("64 B WRITE one way, p99", format!("{:.0} ns", quantile(&mut latency, 0.99)), String::new()),
-        row("faults on the link", format!("{} frames", faults.iter().sum::<u64>()), faults_by_rule(args, &faults)),
-        row("recovery", format!("{} packets sent again", counts(counter::TX_RETRANSMITTED)), recovery),
-        row("simulated", format!("{cycles} cycles"), format!("{us:.1} us")),
+        row("64 B WRITE one way, p50", time(0.5), "doorbell to byte in peer memory".into()),
+        row("64 B WRITE one way, p99", time(0.99), format!("n = {PINGS}, one at a time")),
+        row("64 B WRITE one way, max", time(1.0), String::new()),
+        row("faults on the link", count(faults.iter().sum(), "frame"), faults_by_rule(args, &faults)),
+        row("recovery", format!("{} sent again", count(counts(counter::TX_RETRANSMITTED), "packet")), recovery),
+        row("simulated", count(cycles, "cycle"), format!("{us:.1} us")),
         row(
             "simulation speed",
             format!("{:.0} kcycles/s", cycles as f64 / wall.as_secs_f64() / 1e3),
@@ -323,6 +331,9 @@ fn transfer(
     request: impl Fn(usize, usize) -> (Operation, driver::Sge),
 ) -> Result<f64> {
     let bar = ProgressBar::new(len as u64).with_prefix(name);
+    if !std::io::stderr().is_terminal() {
+        eprintln!("{} by {name}", count(len as u64, "byte"));
+    }
     bar.set_style(ProgressStyle::with_template("{prefix:6} {bar:40} {bytes}/{total_bytes} {eta}")?);
     let (start, mut next, mut done) = (bed.ns(), 0, 0);
     let mut flying = vec![0usize; pairs.len()];
@@ -423,6 +434,7 @@ fn pings(bed: &Testbed, pair: &mut Pair) -> Result<Vec<f64>> {
     let from = bed.hosts[0].pd.alloc(64, Access::LOCAL_WRITE)?;
     let to = bed.hosts[1].pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let mut times = Vec::with_capacity(PINGS);
+    eprintln!("{PINGS} WRITEs of 64 bytes, one at a time");
     for i in 0..PINGS {
         let mark = (i % 255) as u8 + 1;
         from.write(0, &[mark; 64]);
@@ -449,15 +461,14 @@ fn pings(bed: &Testbed, pair: &mut Pair) -> Result<Vec<f64>> {
 
 /// Rate of 64-byte WRITEs over all pairs in Mmsg/s.
 fn small_writes(bed: &Testbed, pairs: &mut [Pair]) -> Result<f64> {
-    const BATCH: usize = 32;
-    const BATCHES: usize = 64;
+    eprintln!("{BURST} WRITEs of 64 bytes at once");
     let from = bed.hosts[0].pd.alloc(4096, Access::LOCAL_WRITE)?;
     let to = bed.hosts[1].pd.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let start = bed.ns();
-    let (mut left, mut flying) = (BATCHES, vec![0usize; pairs.len()]);
+    let (mut left, mut flying) = (BURST / BATCH, vec![0usize; pairs.len()]);
     while left > 0 || flying.iter().any(|f| *f > 0) {
         for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
-            while *flying < 4 && left > 0 {
+            while *flying < BATCHES && left > 0 {
                 let mut batch = pair.a.qp.post();
                 for i in 0..BATCH {
                     let flags = if i + 1 == BATCH { Flags::SIGNALED } else { Flags::empty() };
@@ -474,5 +485,5 @@ fn small_writes(bed: &Testbed, pairs: &mut [Pair]) -> Result<f64> {
         }
         bed.relax();
     }
-    Ok((BATCH * BATCHES) as f64 / (bed.ns() - start) * 1e3)
+    Ok(BURST as f64 / (bed.ns() - start) * 1e3)
 }

@@ -23,6 +23,11 @@ pub fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// `n` and what they are, in its plural.
+pub fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Gb/s of `bytes` in `ns`.
 pub fn gbps(bytes: u64, ns: f64) -> f64 {
     bytes as f64 * 8.0 / ns

@@ -1,5 +1,5 @@
-//! What `ferroce demo` says to input that it cannot use: it names what, where, and what is possible, before it builds anything. And
-//! that it ends where the network never lets it.
+//! What `ferroce demo` says to input that it cannot use: it names what, where, and what is possible, before it builds anything;
+//! what it says of a lossy link; and that it ends where the network never lets it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -111,4 +111,32 @@ fn a_digest_that_is_lost_for_ever_ends_the_demo() {
     assert!(ended.is_some_and(|s| !s.success()), "it goes on for ever");
     let said = std::io::read_to_string(demo.stderr.take().unwrap()).unwrap();
     assert!(said.contains("SEND of the digest"), "{said}");
+}
+
+/// The table says what was lost, the slowest probe shows it, and the capture names it. Without a terminal there are no bars: each
+/// phase is told of.
+#[test]
+fn what_is_lost_is_told_of() {
+    let sound = file("lossy", &[3; 30_000]);
+    let capture = file("lossy.pcapng", b"");
+    let out = Command::new(env!("CARGO_BIN_EXE_ferroce"))
+        .args(["demo", "--width", "64", "--mtu", "256", "--loss", "5e-2", "--capture", &capture, &sound])
+        .output()
+        .unwrap();
+    let [figures, phases] = [&out.stdout, &out.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(out.status.success(), "{phases}");
+    for phase in ["connecting 1 queue pair\n", "30000 bytes by WRITE", "30000 bytes by READ", "200 WRITEs of 64 bytes"]
+    {
+        assert!(phases.contains(phase), "{phase}: {phases}");
+    }
+    let figure = |name: &str| -> f64 {
+        let row = figures.lines().find_map(|l| l.split_once(name)).unwrap_or_else(|| panic!("{name}: {figures}")).1;
+        row.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    assert_eq!(figure("file"), 30_000.0);
+    assert!(figures.contains("n = 200"), "{figures}");
+    assert!(figure("one way, max") > 2.0 * figure("one way, p50"), "{figures}");
+    assert!(figures.contains(&format!("loss: {}", figure("faults on the link"))), "{figures}");
+    let packets = String::from_utf8_lossy(&std::fs::read(&capture).unwrap()).into_owned();
+    assert_eq!(packets.matches("lost on the link (--loss 0.05)").count() as f64, figure("faults on the link"));
 }

@@ -75,6 +75,7 @@ pub struct Rule {
     pub matches: Match,
     /// What happens.
     pub action: Action,
+    name: Option<String>,
     seen: u64,
     /// How often it fired.
     pub fired: u64,
@@ -83,7 +84,7 @@ pub struct Rule {
 impl Rule {
     /// A rule that has not fired yet.
     pub fn new(matches: Match, action: Action) -> Self {
-        Rule { matches, action, seen: 0, fired: 0 }
+        Rule { matches, action, name: None, seen: 0, fired: 0 }
     }
 }
 
@@ -112,6 +113,16 @@ impl Rules {
     /// Adds a rule.
     pub fn add(&mut self, matches: Match, action: Action) {
         self.rules.push(Rule::new(matches, action));
+    }
+
+    /// Adds a rule that captures call `name`.
+    pub fn add_named(&mut self, name: impl Into<String>, matches: Match, action: Action) {
+        self.rules.push(Rule { name: Some(name.into()), ..Rule::new(matches, action) });
+    }
+
+    /// What captures call the rule at this index: its name, else its number, from 1.
+    pub fn name(&self, rule: usize) -> String {
+        self.rules[rule].name.clone().unwrap_or_else(|| format!("fault rule {}", rule + 1))
     }
 
     /// The rule that fires on `frame`, sent by end `from`. A rule that corrupts, cuts or marks has done so on return.

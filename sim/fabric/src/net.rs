@@ -249,7 +249,7 @@ impl Fabric {
                         _ => (0, 1),
                     };
                     let number = write(&mut self.capture, |c| {
-                        c.add(a as u32, frame.at / NS, &frame.data, describe(&frame, fired), copies)
+                        c.add(a as u32, frame.at / NS, &frame.data, describe(&frame, fired, &link.rules), copies)
                     });
                     if let Some(tap) = &mut self.tap {
                         tap(a, &frame, fired);
@@ -296,14 +296,14 @@ fn write<T>(capture: &mut Option<Capture>, what: impl FnOnce(&mut Capture) -> io
     }
 }
 
-fn describe(frame: &Frame, fired: Option<Fired>) -> String {
+fn describe(frame: &Frame, fired: Option<Fired>, rules: &Rules) -> String {
     let what = match frame.error {
         true => "cut short by its sender".to_string(),
         false => crate::Packet::of(&frame.data).map_or_else(|| "not RoCE".to_string(), |p| p.to_string()),
     };
     match fired {
-        Some(f) if f.action == Action::Drop => format!("{what}; lost on the link (fault rule {})", f.rule + 1),
-        Some(f) => format!("{what}; fault rule {}: {:?}", f.rule + 1, f.action),
+        Some(f) if f.action == Action::Drop => format!("{what}; lost on the link ({})", rules.name(f.rule)),
+        Some(f) => format!("{what}; {}: {:?}", rules.name(f.rule), f.action),
         None => what,
     }
 }

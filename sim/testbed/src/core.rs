@@ -81,7 +81,10 @@ fn build(width: usize, qps: usize) -> Result<Model, SetupError> {
         }
     }
     let name = Some(format!("core{width}x{qps}"));
-    let options = Options { name, sources: vec![verilate::picorv32_source()?], ..Options::default() };
+    let announce = Some(format!(
+        "compiling the gates of a {width}-bit NIC for {qps} queue pairs; later starts find them compiled"
+    ));
+    let options = Options { name, announce, sources: vec![verilate::picorv32_source()?], ..Options::default() };
     Ok(with_core(width, qps, Build(options))??)
 }
 

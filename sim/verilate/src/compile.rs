@@ -98,6 +98,9 @@ pub(crate) fn build(name: &str, text: &str, ports: &[PortInfo], options: &Option
     let entry = models.join(format!("{name}-{key}"));
     let built = Built { library: entry.join("model.so"), wave };
     once(&entry, |dir| {
+        if let Some(text) = &options.announce {
+            eprintln!("{text}");
+        }
         let job = Job { name, dir, verilator, wave, coverage: options.coverage };
         fs::write(dir.join("top.v"), format!("{text}\n")).map_err(io_error(dir))?;
         fs::write(dir.join("sources.v"), &sources).map_err(io_error(dir))?;

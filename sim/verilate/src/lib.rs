@@ -61,6 +61,8 @@ pub struct Options {
     pub coverage: bool,
     /// Lint rules to waive beyond the project's list, for text that is not ours.
     pub waive: Vec<&'static str>,
+    /// What to say on standard error before it is compiled, which for a whole NIC takes long; nothing if it is in the cache.
+    pub announce: Option<String>,
 }
 
 /// A port of the top module. `name` is RustHDL's flattened name, such as `s$data`.
