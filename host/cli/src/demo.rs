@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<()> {
     let faults = args.faults.as_deref().map_or(Ok(Vec::new()), read_faults)?;
     ctrlc::set_handler(interrupt).context("cannot handle Ctrl-C")?;
     let capture = Capture::create(&args.capture, &["nic0", "nic1"])
-        .with_context(|| format!("cannot create {}", args.capture.display()))?;
+        .with_context(|| format!("cannot create {} (--capture names another place)", args.capture.display()))?;
     let setup = Setup { width: args.width, ip6: args.ip6, ..Setup::default() };
     let setup =
         Setup { nic: nic::NicOptions { seed: args.seed, link: LinkRate::gbps(args.link), ..setup.nic }, ..setup };
@@ -268,10 +268,10 @@ fn move_file(args: &Args, bed: &Testbed, pairs: &mut [Pair], file: &[u8]) -> Res
     let (cycles, us, wall) = (bed.cycle() - cycles, (bed.ns() - began) / 1e3, wall.elapsed());
     let counts = |c: usize| bed.hosts.iter().map(|h| h.device.counter(c)).sum::<u64>();
     let recovery = format!(
-        "{}, {}, {}",
-        count(counts(counter::TX_NAK), "NAK"),
-        count(counts(counter::RETRY_FAST_TIMER), "fast timer"),
-        count(counts(counter::RETRY_TIMEOUT), "timeout")
+        "went back: {} by NAK or gap, {} by fast timer, {} by timeout",
+        counts(counter::RETRY_NAK),
+        counts(counter::RETRY_FAST_TIMER),
+        counts(counter::RETRY_TIMEOUT)
     );
     let faults: Vec<_> = bed.sim().link_mut(0).rules.rules.iter().map(|r| r.fired).collect();
 

@@ -167,7 +167,7 @@ names! {
         TX_LINK_DOWN;
         /// Frames lost because the MAC took nothing (its link is paused) while a command waited; the transport sends them again.
         TX_PAUSED;
-        /// Requester went back after a NAK.
+        /// Requester went back after a NAK, or a gap in the responses.
         RETRY_NAK;
         /// Requester went back after its fast timer.
         RETRY_FAST_TIMER;
