@@ -479,18 +479,46 @@ fn the_fast_timer_follows_a_stream_whose_round_trip_changes() {
     }
 }
 
-/// What recovery takes is no round trip.
+/// What it takes to send again what a NAK asked for is no round trip.
 #[test]
 fn a_round_trip_over_a_go_back_does_not_count() {
     let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    let learnt = stream(&mut live, 100, 4, &[12; 40]);
-    // The last one was lost, and so is 200 ticks later what was sent again of it. Those that are sent again ask for answers, too.
-    live.run(200, &[]);
-    live.left(140);
-    live.run(12, &[ack(140)]);
-    let fires = stream(&mut live, 141, 4, &[12; 60]);
-    println!("fires {learnt} ticks after a packet, {fires} after recovery");
+    for psn in 100..140 {
+        live.left(psn);
+        live.run(12, &[]);
+        live.run(1, &[ack(psn)]);
+    }
+    for psn in (140..200).step_by(10) {
+        // The one that is marked is the first of ten, and lost.
+        (psn..psn + 10).for_each(|psn| live.left(psn));
+        live.run(12, &[]);
+        assert_eq!(backs(&live.run(8, &[nak(psn, 0x60)])).len(), 1);
+        (psn..psn + 10).for_each(|psn| live.left(psn));
+        assert_eq!(backs(&live.run(12, &[])), [] as [u64; 0]);
+        live.run(1, &(psn..psn + 10).map(ack).collect::<Vec<_>>());
+    }
+    live.left(200);
+    let start = live.m.cycle() / live.tick;
+    let fires = backs(&live.run(100, &[]))[0] - start;
+    println!("fires {fires} ticks after a packet, at round trips of 12 ticks");
     assert!((13..20).contains(&fires), "{fires}");
+}
+
+/// A path that has become much longer is known to be by the first answer, though the timer fired again and again before it.
+#[test]
+fn a_round_trip_over_firings_of_the_timer_counts() {
+    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    for psn in 100..140 {
+        live.left(psn);
+        live.run(12, &[]);
+        live.run(1, &[ack(psn)]);
+    }
+    for psn in 140..145 {
+        live.left(psn);
+        let fired = backs(&live.run(80, &[])).len();
+        assert!(if psn == 140 { fired >= 2 } else { fired == 0 }, "{psn}: {fired}");
+        live.run(1, &[ack(psn)]);
+    }
 }
 
 /// A READ that waits behind another one's response says nothing about round trips.
