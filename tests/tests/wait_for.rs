@@ -26,7 +26,11 @@ fn connect() -> Connect {
 
 impl Scene {
     fn new() -> Self {
-        let bed = Testbed::new(&Setup::default()).unwrap();
+        Self::of(&Setup::default())
+    }
+
+    fn of(setup: &Setup) -> Self {
+        let bed = Testbed::new(setup).unwrap();
         let pair = bed.connect(&connect()).unwrap();
         let make = |fill: u64, guard: bool| {
             [0, 1].map(|i| {
@@ -111,6 +115,82 @@ fn without_read_requests_taken_the_receive_side_goes_on() {
     s.hold(0, Hold::default());
     s.completes(0, "what had waited for the read channel");
     s.ends_well("after read requests");
+}
+
+#[test]
+fn atomics_without_read_data_stop_landing_only_when_their_slots_are_full() {
+    for (setup, slots) in [(Setup::default(), 8), (Setup::small(), 1)] {
+        for same in [true, false] {
+            atomics_wait(&setup, slots, same);
+        }
+    }
+}
+
+/// Compare-and-swaps on words of host 0, which answers no reads: as many as there are slots hold nobody up, one more stops landing,
+/// and what leaves without a read still leaves. All of them the `same` word, or each its own.
+fn atomics_wait(setup: &Setup, slots: usize, same: bool) {
+    let what = format!("{} bits, same word: {same}", setup.width);
+    let mut s = Scene::of(setup);
+    let pair = s.bed.connect(&Connect { access: Access::all(), ..connect() }).unwrap();
+    let (_near, mut atomics) = (pair.a, pair.b);
+    let words = region(&s.bed.hosts[0].pd, 8 * (slots + 1), Access::all(), |_| 0);
+    let found = region(&s.bed.hosts[1].pd, 8 * (slots + 1), Access::all(), |_| GUARD);
+    let mut swap = |k: usize| {
+        // On one word each finds what the one before it left.
+        let (at, compare) = if same { (0, k as u64) } else { (8 * k, 0) };
+        let operation = Operation::AtomicCas { remote: words.remote(at), compare, swap: 1 + k as u64 };
+        let mut batch = atomics.qp.post();
+        batch.add(k as u64, operation, Data::Sges(&[found.sge(8 * k, 8)]), Flags::SIGNALED).unwrap();
+        batch.ring();
+    };
+    // A WRITE that leaves host 0 without a read of its memory.
+    let data = bytes(&s.source[0]);
+    let direct = |s: &mut Scene| {
+        let mut batch = s.pair.a.qp.post();
+        let operation = Operation::Write(s.target[1].remote(0));
+        batch.add(0, operation, Data::Inline(&data[..64]), Flags::SIGNALED).unwrap();
+        batch.ring_direct();
+        s.arrives(0, 64, &format!("{what}: direct WRITE"));
+    };
+
+    s.hold(0, Hold { read_data: true, ..Hold::default() });
+    (0..slots).for_each(&mut swap);
+    pass(&s.bed, 40);
+    for _ in 0..10 {
+        s.post(1, LEN);
+        s.completes(1, &format!("{what}: WRITE beside atomics that wait"));
+        s.arrives(1, LEN, &what);
+        direct(&mut s);
+        s.completes(0, &format!("{what}: direct WRITE beside atomics that wait"));
+    }
+
+    swap(slots);
+    pass(&s.bed, 40);
+    for _ in 0..5 {
+        s.post(1, LEN);
+        direct(&mut s);
+    }
+    pass(&s.bed, 300);
+    let none = |end: &mut End| end.cq.poll().next().is_none();
+    assert!(none(&mut s.pair.a) && none(&mut s.pair.b), "{what}: landing passed an atomic without a slot");
+    assert!(none(&mut atomics), "{what}: an atomic was done without its read");
+
+    s.hold(0, Hold::default());
+    for k in 0..=slots {
+        let c = wait(&s.bed, &mut atomics.cq, &what);
+        assert_eq!((c.status, c.wr_id), (Ok(()), k as u64), "{what}");
+    }
+    (0..5).for_each(|_| s.completes(0, &what));
+    (0..5).for_each(|_| s.completes(1, &what));
+    s.arrives(1, LEN, &what);
+    let all =
+        |mr: &Mr| -> Vec<u64> { bytes(mr).chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect() };
+    let counts = |from: u64| (from..=from + slots as u64).collect::<Vec<_>>();
+    let end = slots as u64 + 1;
+    let left = if same { [vec![end], vec![0; slots]].concat() } else { counts(1) };
+    assert_eq!(all(&words), left, "{what}");
+    assert_eq!(all(&found), if same { counts(0) } else { vec![0; slots + 1] }, "{what}");
+    s.ends_well(&what);
 }
 
 #[test]
