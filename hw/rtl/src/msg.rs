@@ -580,9 +580,9 @@ pub struct Sent {
 /// How full a work queue is, as of one cycle. Source: queue/work_queue.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct QueueView {
-    /// Producer index: blocks below it are posted.
+    /// Producer index: units below it are posted (blocks of a send queue, SGEs of a receive queue).
     pub posted: Bits<16>,
-    /// Blocks below it are on chip.
+    /// Units below it are on chip.
     pub fetched: Bits<16>,
 }
 
@@ -591,7 +591,7 @@ pub struct QueueView {
 pub struct QueueIndex {
     /// Queue.
     pub queue: Qp,
-    /// Free-running block index.
+    /// Free-running index of a unit: a block of a send queue, an SGE of a receive queue.
     pub index: Bits<16>,
 }
 

@@ -31,6 +31,10 @@ pub struct Fetch {
     pub index: Bits<6>,
     /// Blocks: none beyond a multiple of 4.
     pub blocks: Bits<3>,
+    /// Where among the units of four aligned blocks the ones begin that it gains, and how many these are. A unit is a sixteenth of
+    /// them; this is not looked at where a unit is a block.
+    pub first: Bits<4>,
+    pub units: Bits<5>,
 }
 
 /// Where its data goes.
@@ -39,13 +43,16 @@ struct Line {
     queue: Qp,
     /// Index / 4.
     four: Bits<4>,
+    /// Units that it gains: from here to before there.
+    first: Bits<4>,
+    end: Bits<5>,
 }
 
 /// What is looked at when it is the oldest.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Oldest {
     queue: Qp,
-    blocks: Bits<3>,
+    units: Bits<5>,
     /// The count at its end.
     due: Bits<6>,
 }
@@ -70,7 +77,10 @@ pub struct Fetches<const W: usize> {
     pub queue: Signal<Out, Qp>,
     pub index: Signal<Out, Bits<6>>,
     pub word: Signal<Out, Bits<3>>,
-    /// The oldest fetch is complete; one of its beats was bad.
+    /// Of four aligned blocks its fetch gains the units from `first` to before `end`.
+    pub first: Signal<Out, Bits<4>>,
+    pub end: Signal<Out, Bits<5>>,
+    /// The oldest fetch is complete (`done` has its queue and units); one of its beats was bad.
     pub done_valid: Signal<Out, Bit>,
     pub done: Signal<Out, Fetch>,
     pub done_bad: Signal<Out, Bit>,
@@ -163,6 +173,8 @@ impl<const W: usize> Logic for Fetches<W> {
         self.lands.next = came && !voids.get_bit(tag.index());
         self.queue.next = line.queue;
         self.index.next = cat!(6; line.four, self.came_at.q.val().get_bits::<2>(3));
+        self.first.next = line.first;
+        self.end.next = line.end;
         self.word.next = self.came_at.q.val().get_bits::<3>(0);
         if came && self.came_bad.q.val() {
             bads = bads.replace_bit(tag.index(), true);
@@ -200,11 +212,16 @@ impl<const W: usize> Logic for Fetches<W> {
         self.tag.next = tail;
         self.lines.we.next = enter;
         self.lines.waddr.next = tail;
-        self.lines.wdata.next = Line { queue: fetch.queue, four: fetch.index.get_bits::<4>(2) };
+        self.lines.wdata.next = Line {
+            queue: fetch.queue,
+            four: fetch.index.get_bits::<4>(2),
+            first: fetch.first,
+            end: fetch.first.cast::<5>() + fetch.units,
+        };
         self.oldest.we.next = enter;
         self.oldest.waddr.next = tail;
         self.oldest.wdata.next =
-            Oldest { queue: fetch.queue, blocks: fetch.blocks, due: self.counts[2].rdata.val() + beats };
+            Oldest { queue: fetch.queue, units: fetch.units, due: self.counts[2].rdata.val() + beats };
         self.owners.we.next = enter;
         self.owners.waddr.next = tail;
         self.owners.wdata.next = fetch.queue;
@@ -246,7 +263,13 @@ impl<const W: usize> Logic for Fetches<W> {
         }
         if pop {
             self.out_valid.d.next = true;
-            self.out.d.next = Fetch { queue: oldest.queue, index: 0.into(), blocks: oldest.blocks };
+            self.out.d.next = Fetch {
+                queue: oldest.queue,
+                index: 0.into(),
+                blocks: 0.into(),
+                first: 0.into(),
+                units: oldest.units,
+            };
             self.out_void.d.next = self.voids.q.val().get_bit(head.index()) || voiding && oldest.queue == gone;
             self.out_bad.d.next = self.bads.q.val().get_bit(head.index());
             self.head.d.next = self.head.q.val() + 1;

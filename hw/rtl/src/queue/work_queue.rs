@@ -18,6 +18,10 @@
 //! A direct WQE that is the next one is on chip without a fetch ([`DirectWqe`]; send queues alone have it, and go backs).
 //! A doorbell that meets an idle finder becomes an operation at once, and a queue that gets blocks wakes the scheduler with a hint.
 //!
+//! Indices count *units*: a send queue's is a block, a receive queue's is an SGE of 16 bytes, four to a block, so that receives of
+//! one SGE stand four in a block. A fetch that begins or ends within a block reads all of it, and writes on chip what it gains and
+//! nothing else: what lies beside may be read in that cycle, or may be posted, and fetched, before this data comes.
+//!
 //! A fetch starts only with a slot free, and its data has its place in the ring: nothing that comes in ever waits. Out,
 //! the block waits for `dma_read` and for the QP error intake, which do not wait for it.
 
@@ -32,11 +36,14 @@ use crate::{
     stream::{Fifo, FreshTable, Passage, Sink, Source, Table, TablePort},
 };
 use abi::{
+    queue::{WQE_BLOCK, sge},
     status::{cause, counter},
     table::{id, qp_recv, qp_send},
 };
 use hdl::prelude::*;
 
+/// Units in a block of a receive queue.
+const RECV_UNITS: usize = WQE_BLOCK / sge::BYTES;
 /// Operations that may be between the look at the room for their effects, and these.
 const PIPE: usize = 6;
 /// DMA reads and errors that may wait for their takers.
@@ -53,11 +60,11 @@ struct Place {
 /// State of a queue.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct State {
-    /// Blocks below are posted, as far as doorbells were sound.
+    /// Units below are posted, as far as doorbells were sound.
     posted: Bits<16>,
-    /// Blocks below are asked for.
+    /// Units below are asked for.
     asked: Bits<16>,
-    /// Blocks below are on chip.
+    /// Units below are on chip.
     fetched: Bits<16>,
     /// The furthest consumer index: a go back does not take it back, for all before may be complete by now.
     furthest: Bits<16>,
@@ -87,8 +94,8 @@ struct Op {
     live: Bit,
     kind: Kind,
     queue: Qp,
-    /// Retire: blocks, and whether one of them is bad.
-    blocks: Bits<3>,
+    /// Retire: units, and whether one of them is bad.
+    units: Bits<5>,
     bad: Bit,
 }
 
@@ -101,18 +108,23 @@ struct Distance {
     producer: Bits<16>,
     rung: Bits<16>,
     sound: Bits<16>,
-    /// Doorbell beyond what is asked for, and free blocks on chip: eight or more, else this many.
+    /// The doorbell is beyond what is asked for, by so many units modulo 32.
+    some: Bit,
+    units: Bits<5>,
+    /// Blocks between them: too many for one fetch, else this many.
     many: Bit,
     few: Bits<3>,
+    /// Free blocks on chip: eight or more, else this many.
     wide: Bit,
     room: Bits<3>,
-    /// Blocks up to the next multiple of 4 or the end of a smaller ring.
+    /// Blocks and units up to the next multiple of 4 blocks or the end of a smaller ring.
     to_end: Bits<3>,
-    /// Blocks of the ring in host memory.
+    end_units: Bits<5>,
+    /// Units of the ring in host memory.
     size: Bits<16>,
-    /// Fetched blocks to be retired fit below the sound producer.
+    /// Fetched units to be retired fit below the sound producer.
     retires: Bit,
-    /// It has blocks that were not consumed; it has when those to be retired are.
+    /// It has units that were not consumed; it has when those to be retired are.
     works: Bit,
     gains: Bit,
     /// A go back: how far below what is asked for it leads, and whether that is on chip or was.
@@ -157,7 +169,7 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     pub direct_valid: Signal<In, Bit>,
     /// Rows of QP_SEND or QP_RECV; a read gives the live indices.
     pub table: TablePort,
-    /// Reads block `index` of queue `number`; `block` and `view` follow two cycles later and stay up to the cycle behind that of the
+    /// Reads the block that has unit `index` of queue `number`; `block` and `view` follow two cycles later and stay up to the cycle behind that of the
     /// next read.
     pub re: Signal<In, Bit>,
     pub number: Signal<In, Qp>,
@@ -177,9 +189,9 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     pub data: Signal<In, DmaData>,
     pub beat: Signal<In, Bits<W>>,
     pub data_valid: Signal<In, Bit>,
-    /// Queues with blocks on chip that were not consumed.
+    /// Queues with units on chip that were not consumed.
     pub work: Signal<Out, Bits<N>>,
-    /// A queue got or has such blocks: they may be read in this cycle. The queue is told a cycle ahead.
+    /// A queue got or has such units: they may be read in this cycle. The queue is told a cycle ahead.
     pub woken: Signal<Out, Woken>,
     pub woken_valid: Signal<Out, Bit>,
     pub soon: Signal<Out, Qp>,
@@ -234,8 +246,9 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     /// Room for a fetch, and for an error.
     fetch_room: Reg<Bit>,
     error_room: Reg<Bit>,
-    /// Decided: so many blocks more are asked for, by a fetch from here or by a direct WQE; more remains; errors.
+    /// Decided: so many blocks are fetched from here, or are a direct WQE, and gain so many units; more remains; errors.
     step: Reg<Bits<3>>,
+    gain: Reg<Bits<5>>,
     fetches_some: Reg<Bit>,
     skips: Reg<Bit>,
     /// It has blocks that were not consumed, without a direct WQE.
@@ -269,11 +282,13 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     _blocks: Hidden<u64>,
     /// Direct WQEs and go backs.
     _sends: Hidden<bool>,
+    /// Log2 of the units in a block.
+    _log2_units: Hidden<usize>,
 }
 
 impl<const W: usize, const N: usize> WorkQueue<W, N> {
-    /// `table` is QP_SEND or QP_RECV; `blocks`, a power of two from 8 to 64, are kept on chip per queue, in RAM of this style;
-    /// `slots` fetches are in flight, a power of two from 8 to 64. `halves`: blocks are read in two halves (see [`BlockStore`]).
+    /// `table` is QP_SEND, with a unit to a block, or QP_RECV, with four; `blocks`, a power of two from 8 to 64, are kept on chip per
+    /// queue, in RAM of this style; `slots` fetches are in flight, a power of two from 8 to 64. `halves`: blocks are read in two halves (see [`BlockStore`]).
     pub fn new(table: u8, blocks: usize, style: &'static str, slots: usize, halves: bool) -> Self {
         assert!(is_size(N) && [64, 128, 256, 512].contains(&W), "{N} queues over {W} bits");
         assert!(blocks.is_power_of_two() && (8..=64).contains(&blocks));
@@ -292,6 +307,7 @@ impl<const W: usize, const N: usize> WorkQueue<W, N> {
             _table: Hidden(table),
             _blocks: Hidden(blocks as u64),
             _sends: Hidden(table == id::QP_SEND),
+            _log2_units: Hidden(if table == id::QP_SEND { 0 } else { RECV_UNITS.trailing_zeros() as usize }),
             ..Default::default()
         }
     }
@@ -330,7 +346,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             self, clock, rst, starts, first, second, third, fourth, control, pending, passes, rang, fetch_room,
             error_room
         );
-        regs!(self, clock, rst, step, fetches_some, skips, more, out_of_range, broken, last, last_producer);
+        regs!(self, clock, rst, step, gain, fetches_some, skips, more, out_of_range, broken, last, last_producer);
         regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo, anew, leaps);
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, works);
         dff_setup!(self, clock, data_beat, rang_queue, rang_index, missed_queue, redo_queue);
@@ -345,7 +361,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
 
         // ---- The reader.
         let row = (self.number.val().cast::<24>() << elab!(self._blocks.0.trailing_zeros() as u64))
-            | (self.index.val().get_bits::<6>(0) & mask).cast::<24>();
+            | (self.index.val().get_bits::<6>(elab!(self._log2_units.0)) & mask).cast::<24>();
         self.store.re.next = self.re.val();
         self.store.raddr.next = row;
         self.block.next = self.store.rdata.val();
@@ -383,7 +399,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             }
             let queue = if self.table.valid.val() { req.index.get_bits::<12>(0) } else { self.back.data.val().queue };
             self.control.d.next =
-                Op { live: kind != Kind::None, kind, queue: queue & numbers, blocks: 0.into(), bad: false };
+                Op { live: kind != Kind::None, kind, queue: queue & numbers, units: 0.into(), bad: false };
             self.pending.d.next = kind != Kind::None;
         }
         self.table.ready.next = passes || answers || last_done && last.kind == Kind::Load;
@@ -419,7 +435,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             live: false,
             kind: Kind::Fetch,
             queue: rang_queue,
-            blocks: done.blocks,
+            units: if self._sends.0 { done.units & bits::<5>(7) } else { done.units },
             bad: self.fetches.done_bad.val(),
         };
         if pending {
@@ -461,9 +477,16 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let furthest = later(state.furthest, consumer);
         let direct_index = self.direct_wqe.index.val();
         let wanted = producer - state.asked;
-        let room = consumer.get_bits::<7>(0) + depth - state.asked.get_bits::<7>(0);
+        // In blocks. A receive queue's last may be asked for in part, or consumed in part, and is whole on chip.
+        let (from, to): (Bits<14>, Bits<14>) = (state.asked.get_bits::<14>(2), producer.get_bits::<14>(2));
+        let beyond = to + !from + cat!(14; bits::<13>(0), producer.get_bits::<2>(0).any());
+        let many = if self._sends.0 { wanted.get_bits::<13>(3).any() } else { beyond.get_bits::<12>(2).any() };
+        let few: Bits<3> =
+            if self._sends.0 { wanted.get_bits::<3>(0) } else { beyond.get_bits::<2>(0).cast::<3>() + 1 };
+        let room = consumer.get_bits::<7>(elab!(self._log2_units.0)) + depth
+            - state.asked.get_bits::<7>(elab!(self._log2_units.0));
         // Fetches end at multiples of 4 blocks and at the end of a smaller ring.
-        let in_four = state.asked.get_bits::<2>(0);
+        let in_four = state.asked.get_bits::<2>(elab!(self._log2_units.0));
         let to_end = if place.log2 == 0 {
             1.into()
         } else if place.log2 == 1 {
@@ -471,6 +494,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         } else {
             bits::<3>(4) - in_four.cast::<3>()
         };
+        let in_block: Bits<5> = if self._sends.0 { 0.into() } else { state.asked.get_bits::<2>(0).cast() };
         self.third.d.next = second;
         self.old.d.next = state;
         self.old_place.d.next = place;
@@ -480,15 +504,18 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             producer,
             rung: producer - furthest,
             sound: state.posted - furthest,
-            many: wanted.get_bits::<13>(3).any(),
-            few: wanted.get_bits::<3>(0),
+            some: wanted.any(),
+            units: wanted.get_bits::<5>(0),
+            many,
+            few,
             wide: room.get_bits::<4>(3).any(),
             room: room.get_bits::<3>(0),
             to_end,
-            size: one << place.log2,
-            retires: state.posted - state.fetched >= second.blocks.cast::<16>(),
+            end_units: (to_end.cast::<5>() << elab!(self._log2_units.0 as u64)) - in_block,
+            size: (one << place.log2) << elab!(self._log2_units.0 as u64),
+            retires: state.posted - state.fetched >= second.units.cast::<16>(),
             works: state.fetched != consumer,
-            gains: state.fetched + second.blocks.cast::<16>() != consumer,
+            gains: state.fetched + second.units.cast::<16>() != consumer,
             behind: state.asked - self.back.data.val().index,
             below: !(state.fetched - self.back.data.val().index).get_bit(15),
             ahead: self._sends.0 && (state.posted - self.back.data.val().index).get_bit(15),
@@ -504,7 +531,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         new.furthest = d.furthest;
         let mut new_consumer = self.old_consumer.q.val();
         let full = if d.many || d.few >= d.to_end { d.to_end } else { d.few };
-        let some = d.many || d.few.any();
+        let some = d.some;
         let sound = d.rung <= d.size && d.rung >= d.sound;
         let looks = third.live && third.kind == Kind::Fetch && !old.dead;
         let runs = looks && sound;
@@ -527,6 +554,15 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             full
         } else {
             0.into()
+        };
+        self.gain.d.next = if skips {
+            direct_blocks.cast()
+        } else if !fetches {
+            0.into()
+        } else if d.many || d.few > d.to_end {
+            d.end_units
+        } else {
+            d.units
         };
         let rest = d.many || d.few != (if next { direct_blocks } else { full });
         self.more.d.next = runs && (next && !written || (next || fits) && rest);
@@ -557,7 +593,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                     new.posted = old.fetched;
                     new.asked = old.fetched;
                 } else if d.retires {
-                    new.fetched = old.fetched + third.blocks.cast::<16>();
+                    new.fetched = old.fetched + third.units.cast::<16>();
                 }
             }
             Kind::Back => {
@@ -598,14 +634,15 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.new.d.next = new;
         self.new_consumer.d.next = new_consumer;
         let offset = old.asked & (d.size - 1);
-        self.fetch_from.d.next = self.old_place.q.val().base + offset.cast::<58>();
+        self.fetch_from.d.next =
+            self.old_place.q.val().base + (offset >> elab!(self._log2_units.0 as u64)).cast::<58>();
 
         // ---- Cycle 4: effects.
         let mut new = self.new.q.val();
         let skipped = self.skips.q.val();
         let asked_from = new.asked;
         let step = self.step.q.val();
-        new.asked = asked_from + step.cast::<16>();
+        new.asked = asked_from + self.gain.q.val().cast::<16>();
         let kept = new.kept + step.cast::<7>();
         new.kept = if !elab!(self._sends.0) {
             0.into()
@@ -650,8 +687,14 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
 
         let enter = self.fetches_some.q.val();
         self.fetches.enter.next = enter;
-        self.fetches.fetch.next =
-            Fetch { queue: fourth.queue, index: asked_from.get_bits::<6>(0) & mask, blocks: step };
+        let first: Bits<4> = if self._sends.0 { 0.into() } else { asked_from.get_bits::<4>(0) };
+        self.fetches.fetch.next = Fetch {
+            queue: fourth.queue,
+            index: asked_from.get_bits::<6>(elab!(self._log2_units.0)) & mask,
+            blocks: step,
+            first,
+            units: self.gain.q.val(),
+        };
         self.fetches.void.next = self.anew.q.val();
         self.fetches.void_queue.next = fourth.queue;
         self.filled.next = self.fetches.filled.val();
@@ -659,7 +702,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.reads.s.valid.next = enter;
         self.reads.s.data.next = Read {
             from: self.fetch_from.q.val(),
-            at: asked_from.get_bits::<2>(0),
+            at: asked_from.get_bits::<2>(elab!(self._log2_units.0)),
             blocks: step,
             slot: self.fetches.tag.val(),
         };
@@ -749,11 +792,16 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let line = if comes { self.fetches.index.val() } else { self.direct_wqe.row.val() };
         self.store.waddr.next =
             (whose.cast::<24>() << elab!(self._blocks.0.trailing_zeros() as u64)) | (line & mask).cast::<24>();
+        let four = self.fetches.index.val().get_bits::<2>(0);
         let mut we: Bits<8> = 0.into();
         for b in 0..8 {
             let lane: Bits<3> = bits::<3>((b / (W / 64) * (W / 64)) as u64);
             let pair: Bits<3> = bits::<3>((b / 2 * 2) as u64);
-            we = we.replace_bit(b, lands && from == lane || direct && from == pair);
+            // Of a receive queue only what the fetch gains.
+            let unit: Bits<5> = cat!(5; false, four, bits::<2>((b / 2) as u64));
+            let gained = self._sends.0
+                || unit >= self.fetches.first.val().cast::<5>() && unit < self.fetches.end.val();
+            we = we.replace_bit(b, lands && from == lane && gained || direct && from == pair);
             let fetched = beat.get_bits::<64>(64 * b % W);
             let word = if self._sends.0 && !comes { words.get_bits::<64>(b % 2 * 64) } else { fetched };
             self.store.wdata.next.set_bits::<64>(64 * b, word);

@@ -15,8 +15,8 @@ const N: usize = 64;
 struct Read {
     tag: u64,
     dest: u64,
-    iova: u64,
-    len: u64,
+    /// As the memory was when it was asked for: later posts must not need it.
+    data: Vec<u8>,
     from: u64,
     error: bool,
 }
@@ -24,7 +24,9 @@ struct Read {
 /// A queue as the driver and the reader see it.
 #[derive(Default, Clone)]
 struct Queue {
+    /// Of its units, and their bytes.
     log2: u32,
+    unit: usize,
     base: u64,
     memory: Vec<[u8; 64]>,
     posted: u16,
@@ -36,8 +38,18 @@ struct Queue {
     dead: bool,
 }
 
+impl Queue {
+    /// What is posted at an index.
+    fn slot(&mut self, index: u16) -> &mut [u8] {
+        let at = (index as usize & ((1 << self.log2) - 1)) * self.unit;
+        &mut self.memory.as_flattened_mut()[at..][..self.unit]
+    }
+}
+
 struct Bench {
     m: Model,
+    /// `id::QP_SEND` or `id::QP_RECV`.
+    table: u8,
     rng: ChaCha8Rng,
     queues: Vec<Queue>,
     width: u64,
@@ -56,10 +68,14 @@ struct Bench {
 
 impl Bench {
     fn new<const W: usize>(blocks: usize, seed: u64) -> Self {
+        Bench::of::<W>(id::QP_SEND, blocks, seed)
+    }
+
+    fn of<const W: usize>(table: u8, blocks: usize, seed: u64) -> Self {
         let slots = if W == 64 { 16 } else { SLOTS };
         // Blocks in halves where the bus is narrow.
         let halves = W == 64;
-        let queue = || WorkQueue::<W, N>::new(id::QP_SEND, blocks, "", slots, halves);
+        let queue = || WorkQueue::<W, N>::new(table, blocks, "", slots, halves);
         let mut m = Model::of(queue, Options::default()).unwrap();
         m.reset();
         for input in ["ring_valid", "direct_valid", "table.valid", "re", "consume.valid", "back.valid", "data_valid"] {
@@ -69,6 +85,7 @@ impl Bench {
         let queues = vec![Queue::default(); N];
         Bench {
             m,
+            table,
             rng: verilate::rng(seed),
             queues,
             width: W as u64 / 8,
@@ -96,23 +113,18 @@ impl Bench {
             let i = ripe[rng.random_range(0..ripe.len().min(3))];
             let read = &mut self.reads[i];
             // From either end: beats of a read may come in any order.
-            let beats = read.len / self.width;
+            let width = self.width as usize;
             let low = rng.random_bool(0.5);
-            let at = if low { 0 } else { (beats - 1) * self.width };
-            let (iova, dest, tag, error) = (read.iova + at, read.dest + at, read.tag, read.error);
+            let at = if low { 0 } else { read.data.len() - width };
+            let (dest, tag, error) = (read.dest + at as u64, read.tag, read.error);
             if low {
-                (read.iova, read.dest) = (read.iova + self.width, read.dest + self.width);
+                read.dest += self.width;
             }
-            read.len -= self.width;
-            if read.len == 0 {
+            let beat: Vec<u8> = read.data.drain(at..at + width).collect();
+            if read.data.is_empty() {
                 self.reads.remove(i);
             }
-            let q = &self.queues[(iova >> 32) as usize];
-            let offset = (iova & 0xffff_ffff).wrapping_sub(q.base & 0xffff_ffff);
-            // A queue that was loaded anew may be smaller: old reads get garbage.
-            let garbage = [0xee; 64];
-            let block = q.memory.get((offset / 64) as usize).unwrap_or(&garbage);
-            m.set_bytes("beat", &block[(offset % 64) as usize..][..self.width as usize]);
+            m.set_bytes("beat", &beat);
             m.set("data.tag", tag);
             m.set("data.dest", dest);
             m.set("data.bytes", self.width);
@@ -130,11 +142,16 @@ impl Bench {
             if error {
                 self.broken = false;
             }
+            let iova = m.get("dma.data.iova");
+            let q = &self.queues[(iova >> 32) as usize];
+            let offset = (iova & 0xffff_ffff).wrapping_sub(q.base & 0xffff_ffff) as usize;
+            // A queue that was loaded anew may be smaller: old reads get garbage.
+            let garbage = vec![0xee; len as usize];
+            let data = q.memory.as_flattened().get(offset..offset + len as usize).unwrap_or(&garbage).to_vec();
             self.reads.push_back(Read {
                 tag: m.get("dma.data.tag"),
                 dest: m.get("dma.data.dest"),
-                iova: m.get("dma.data.iova"),
-                len,
+                data,
                 from: now + rng.random_range(self.latency.0..=self.latency.1),
                 error,
             });
@@ -161,11 +178,14 @@ impl Bench {
     }
 
     fn load(&mut self, q: usize, log2: u32) {
+        // `log2` is of the blocks.
         let size = 1 << log2;
         let base = ((q as u64) << 32) + self.rng.random_range(0..1000) * 64;
         let mut memory = vec![[0; 64]; size];
         memory.iter_mut().for_each(|b| self.rng.fill_bytes(b));
-        self.queues[q] = Queue { log2, base, memory, ..Queue::default() };
+        let units = if self.sends() { 1usize } else { RECV_UNITS };
+        let (units_log2, unit) = (log2 + units.ilog2(), 64 / units);
+        self.queues[q] = Queue { log2: units_log2, unit, base, memory, ..Queue::default() };
         let mut row = [0; 64];
         qp_send::LOAD.set(&mut row, 1);
         qp_send::LOG2_BLOCKS.set(&mut row, log2 as u64);
@@ -173,8 +193,12 @@ impl Bench {
         self.access(q, Some(row));
     }
 
+    fn sends(&self) -> bool {
+        self.table == id::QP_SEND
+    }
+
     fn access(&mut self, q: usize, row: Option<[u8; 64]>) -> [u8; 64] {
-        self.m.set("table.req.table", id::QP_SEND as u64);
+        self.m.set("table.req.table", self.table as u64);
         self.m.set("table.req.index", q as u64);
         self.m.set("table.req.write", row.is_some() as u64);
         self.m.set_bytes("table.req.row", &row.unwrap_or([0; 64]));
@@ -192,16 +216,19 @@ impl Bench {
         }
     }
 
-    /// Writes new blocks and rings for them.
-    fn post(&mut self, q: usize, blocks: u16) {
+    /// Writes new units and rings for them.
+    fn post(&mut self, q: usize, units: u16) {
+        let sends = self.sends();
         let queue = &mut self.queues[q];
-        let size = 1u32 << queue.log2;
-        for _ in 0..blocks {
-            let block = &mut queue.memory[(queue.posted as u32 % size) as usize];
-            self.rng.fill_bytes(block);
-            send_wqe::INDEX.set(block, queue.posted as u64);
-            send_wqe::QPN.set(block, q as u64);
-            queue.posted = queue.posted.wrapping_add(1);
+        for _ in 0..units {
+            let index = queue.posted;
+            let unit = queue.slot(index);
+            self.rng.fill_bytes(unit);
+            if sends {
+                send_wqe::INDEX.set(unit, index as u64);
+                send_wqe::QPN.set(unit, q as u64);
+            }
+            queue.posted = index.wrapping_add(1);
         }
         queue.rung = queue.posted;
         let index = queue.posted;
@@ -253,24 +280,22 @@ impl Bench {
         (self.m.get_bytes("block"), posted, fetched)
     }
 
-    /// Reads what the queue shows and checks it; gives how many unconsumed blocks are on chip.
+    /// Reads what the queue shows and checks it; gives how many unconsumed units are on chip.
     fn check(&mut self, q: usize, blocks: usize) -> u16 {
         let at = self.queues[q].consumed;
         let (_, posted, fetched) = self.read(q, at);
         let there = fetched.wrapping_sub(at);
-        assert!(there <= blocks as u16, "queue {q}: {fetched} on chip, {at} consumed");
+        assert!(there as usize * self.queues[q].unit <= blocks * 64, "queue {q}: {fetched} on chip, {at} consumed");
         assert!(posted.wrapping_sub(at) >= there, "queue {q}: more on chip than posted");
         assert!(posted.wrapping_sub(at) <= self.queues[q].posted.wrapping_sub(at), "queue {q}: more posted than rung");
         if there > 0 {
             let index = at.wrapping_add(self.rng.random_range(0..there));
             let (block, ..) = self.read(q, index);
-            let queue = &self.queues[q];
+            let queue = &mut self.queues[q];
             // What is complete may be overwritten.
             let live = (index.wrapping_sub(queue.completed) as i16) >= 0;
-            assert!(
-                !live || block == queue.memory[(index as u32 % (1 << queue.log2)) as usize],
-                "queue {q} block {index}"
-            );
+            let at = index as usize * queue.unit % 64;
+            assert!(!live || block[at..][..queue.unit] == *queue.slot(index), "queue {q} unit {index}");
         }
         there
     }
@@ -299,10 +324,11 @@ impl Bench {
     }
 }
 
-fn random_traffic<const W: usize>(blocks: usize, rounds: usize) {
+fn random_traffic<const W: usize>(table: u8, blocks: usize, rounds: usize) {
     let seed: u64 = rand::random();
-    println!("seed {seed}, width {W}, {blocks} blocks");
-    let mut b = Bench::new::<W>(blocks, seed);
+    println!("seed {seed}, table {table}, width {W}, {blocks} blocks");
+    let mut b = Bench::of::<W>(table, blocks, seed);
+    let sends = b.sends();
     for q in 0..N {
         let log2 = b.rng.random_range(0..8);
         b.load(q, log2);
@@ -321,9 +347,10 @@ fn random_traffic<const W: usize>(blocks: usize, rounds: usize) {
         match b.rng.random_range(0..100) {
             0..40 if !queue.dead => {
                 let free = size - queue.posted.wrapping_sub(queue.completed) as u32;
-                let n = b.rng.random_range(0..=free.min(6)) as u16;
+                let most = if sends { 6 } else { [3, 40][b.rng.random_range(0..2)] };
+                let n = b.rng.random_range(0..=free.min(most)) as u16;
                 b.post(q, n);
-                if n > 0 && b.rng.random_bool(0.3) {
+                if sends && n > 0 && b.rng.random_bool(0.3) {
                     // The same with a direct WQE before it, sometimes a stale, foreign or incomplete one.
                     let first = queue.posted.wrapping_add(if b.rng.random_bool(0.2) { 1 } else { 0 });
                     let of = if b.rng.random_bool(0.1) { (q + 1) % 4 } else { q };
@@ -367,7 +394,7 @@ fn random_traffic<const W: usize>(blocks: usize, rounds: usize) {
                 let n = queue.top.wrapping_sub(queue.completed);
                 b.queues[q].completed = queue.completed.wrapping_add(b.rng.random_range(0..=n));
             }
-            85..90 => {
+            85..90 if sends => {
                 // Go back to anything that is not complete; it may become so later.
                 let n = queue.top.wrapping_sub(queue.completed);
                 let to = queue.completed.wrapping_add(b.rng.random_range(0..=n));
@@ -438,18 +465,29 @@ fn random_traffic<const W: usize>(blocks: usize, rounds: usize) {
 
 #[test]
 fn blocks_arrive_in_order_at_512_bits() {
-    random_traffic::<512>(32, 20_000);
+    random_traffic::<512>(id::QP_SEND, 32, 20_000);
+}
+
+#[test]
+fn receives_of_one_sge_arrive_in_order_at_512_bits() {
+    random_traffic::<512>(id::QP_RECV, 8, 20_000);
+}
+
+#[test]
+fn receives_of_one_sge_arrive_in_order_at_64_and_128_bits() {
+    random_traffic::<64>(id::QP_RECV, 8, 10_000);
+    random_traffic::<128>(id::QP_RECV, 8, 5_000);
 }
 
 #[test]
 fn blocks_arrive_in_order_at_128_and_256_bits() {
-    random_traffic::<128>(8, 5_000);
-    random_traffic::<256>(32, 5_000);
+    random_traffic::<128>(id::QP_SEND, 8, 5_000);
+    random_traffic::<256>(id::QP_SEND, 32, 5_000);
 }
 
 #[test]
 fn blocks_arrive_in_order_at_64_bits() {
-    random_traffic::<64>(8, 10_000);
+    random_traffic::<64>(id::QP_SEND, 8, 10_000);
 }
 
 /// A failed read stops its queue and says so once; nothing waits for its blocks.
