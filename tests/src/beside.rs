@@ -9,7 +9,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use testbed::{Host, Testbed};
 
-const SIZES: QpSizes = QpSizes { send_blocks: 64, receives: SLOTS as u32 };
+const SIZES: QpSizes = QpSizes::new(64, SLOTS as u32);
 /// Receives of each QP, and the bytes of each.
 const SLOTS: usize = 8;
 const SLOT: usize = 4096;

@@ -89,7 +89,7 @@ pub const LEN: usize = 2000;
 
 /// Pairs with small queues and an MTU of 1024.
 pub fn small_pairs() -> Connect {
-    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, ..Connect::default() }
+    Connect { mtu: 1024, sizes: QpSizes::new(64, 16), ..Connect::default() }
 }
 
 /// A pair that must not notice, and its memory.

@@ -223,7 +223,7 @@ fn any_commands(setup: &Setup, n: usize) {
         let eq = create(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]);
         let cq = create(op::CREATE_CQ, &[(create_cq::EQN, eq), (create_cq::BASE, 0x2000)]);
         let queues = [(create_qp::SEND_CQN, cq), (create_qp::RECV_CQN, cq), (create_qp::PD, pd)];
-        let rings = [(create_qp::SQ_BASE, 0x4000), (create_qp::RQ_BASE, 0x8000)];
+        let rings = [(create_qp::SQ_BASE, 0x4000), (create_qp::RQ_BASE, 0x8000), (create_qp::RQ_SGES, 4)];
         let qp = create(op::CREATE_QP, &[&queues[..], &rings].concat());
         let numbers = [pd, eq, cq, qp];
         for _ in 0..n {

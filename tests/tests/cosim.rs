@@ -20,6 +20,7 @@ use testbed::{Connect, Pair, Setup, Testbed};
 const GUARD: u8 = 0xa5;
 /// Bytes of each memory of a pair.
 const AREA: usize = 192 << 10;
+const SIZES: QpSizes = QpSizes::new(64, 32);
 
 /// Memory of one host for one pair, and what it must hold in the end.
 struct Area {
@@ -71,6 +72,8 @@ struct Flow {
     unsignaled: u64,
     /// Receives that come late, when the peer may have been told that there is none: their stretches, oldest first.
     late: VecDeque<Vec<(usize, usize)>>,
+    /// Receives have one SGE.
+    one_sge: bool,
     /// What was sent and not received, oldest first.
     sent: VecDeque<(usize, Option<[u8; 4]>)>,
 }
@@ -80,7 +83,7 @@ fn noise(seed: u64) -> impl Fn(usize) -> u8 {
 }
 
 impl Flow {
-    fn new(bed: &Testbed, [from, to]: [usize; 2], seed: u64) -> Self {
+    fn new(bed: &Testbed, [from, to]: [usize; 2], one_sge: bool, seed: u64) -> Self {
         let local = Access::LOCAL_WRITE;
         Flow {
             source: Area::new(bed, from, local, noise(seed)),
@@ -93,6 +96,7 @@ impl Flow {
             completed: 0,
             unsignaled: 0,
             late: Default::default(),
+            one_sge,
             sent: Default::default(),
         }
     }
@@ -237,7 +241,7 @@ fn post(rng: &mut ChaCha8Rng, pair: &mut Pair, dir: usize, f: &mut Flow, mtu: us
     if let Some((bytes, imm)) = wire {
         let room = bytes + if rng.random_bool(0.5) { rng.random_range(0..50) } else { 0 };
         let Some(at) = f.inbox.place(rng, room) else { return false };
-        let stretches = cut(rng, at, room);
+        let stretches = if f.one_sge { vec![(at, room)] } else { cut(rng, at, room) };
         if bytes > 0 {
             scatter(&mut f.inbox.want, &stretches, &data);
         }
@@ -285,7 +289,7 @@ fn run(mix: &Mix) -> u64 {
         mtu: mix.mtu,
         // PSNs of half of all runs wrap.
         psn: if rng.random() { rng.random_range(0..1 << 24) } else { (1 << 24) - rng.random_range(1..200) },
-        sizes: QpSizes { send_blocks: 64, receives: 32 },
+        sizes: SIZES,
         access: Access::all(),
         ..Connect::default()
     };
@@ -298,8 +302,13 @@ fn run(mix: &Mix) -> u64 {
         }
     })));
     bed.sim().plug(0, mix.link);
-    let mut pairs: Vec<_> = mix.pairs.iter().map(|hosts| bed.connect_hosts(*hosts, &connect).unwrap()).collect();
-    let flow = |i: usize, hosts: [usize; 2], dir: usize| Flow::new(&bed, hosts, mix.seed ^ (i * 2 + dir) as u64);
+    // Receives of one SGE and of four beside each other.
+    let ones: Vec<bool> = mix.pairs.iter().map(|_| rng.random()).collect();
+    let sized = |one| Connect { sizes: if one { SIZES.one_sge() } else { SIZES }, ..connect };
+    let mut pairs: Vec<_> =
+        mix.pairs.iter().zip(&ones).map(|(hosts, one)| bed.connect_hosts(*hosts, &sized(*one)).unwrap()).collect();
+    let flow =
+        |i: usize, hosts: [usize; 2], dir: usize| Flow::new(&bed, hosts, ones[i], mix.seed ^ (i * 2 + dir) as u64);
     let flows = mix.pairs.iter().enumerate().map(|(i, [a, b])| [flow(i, [*a, *b], 0), flow(i, [*b, *a], 1)]);
     let mut flows: Vec<[Flow; 2]> = flows.collect();
     let mut beside = Beside::new(&bed, mix.pairs[0]);

@@ -28,7 +28,7 @@ fn hosts() -> impl Iterator<Item = Setup> {
 fn connect() -> Connect {
     // A peer that is gone is noticed after 2 x 0.26 ms.
     let send = SendOptions { timeout: 6, retry_count: 1, ..SendOptions::default() };
-    let (access, sizes) = (Access::all(), QpSizes { send_blocks: 64, receives: 16 });
+    let (access, sizes) = (Access::all(), QpSizes::new(64, 16));
     Connect { mtu: 1024, access, sizes, send, ..Connect::default() }
 }
 
@@ -441,7 +441,7 @@ fn numbers_are_used_again() {
     let cq = host.device.create_cq(16, &host.eq).unwrap();
     let mut highest = 0;
     for _ in 0..verilate::scale(300) {
-        let qp = host.pd.create_qp(&cq, &cq, QpSizes { send_blocks: 64, receives: 64 }).unwrap();
+        let qp = host.pd.create_qp(&cq, &cq, QpSizes::new(64, 64)).unwrap();
         highest = qp.qpn().max(highest);
         let mr = host.pd.alloc(4096, Access::LOCAL_WRITE).unwrap();
         drop((qp, mr));

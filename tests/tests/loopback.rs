@@ -10,7 +10,7 @@ use testbed::{Connect, End, Setup, Testbed};
 const LEN: usize = 40_003;
 
 fn connect() -> Connect {
-    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, ..Connect::default() }
+    Connect { mtu: 1024, sizes: QpSizes::new(64, 16), ..Connect::default() }
 }
 
 fn post(end: &mut End, operation: Operation, mr: &Mr) {

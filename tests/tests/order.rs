@@ -20,7 +20,7 @@ fn hostile(seed: u64) -> (Testbed, Pair, ChaCha8Rng) {
     setup.nic.adversary = Adversary::Hostile;
     setup.nic.seed = seed;
     let bed = Testbed::new(&setup).unwrap();
-    let sizes = QpSizes { send_blocks: 64, receives: 32 };
+    let sizes = QpSizes::new(64, 32);
     let pair = bed.connect(&Connect { mtu: 1024, sizes, ..Connect::default() }).unwrap();
     (bed, pair, ChaCha8Rng::seed_from_u64(seed))
 }

@@ -120,15 +120,15 @@ fn path_mtus_are_those_that_the_port_and_the_protocol_know() {
         min_rnr_timer: 1,
     };
     for mtu in [256, 512, 1024, 2048, 4096] {
-        let qp = h.pd.create_qp(&cq, &cq, QpSizes { send_blocks: 16, receives: 16 }).unwrap();
+        let qp = h.pd.create_qp(&cq, &cq, QpSizes::new(16, 16)).unwrap();
         qp.init(Access::empty()).unwrap().rtr(&path(mtu)).unwrap();
     }
     for mtu in [0, 255, 1500, 8192] {
-        let qp = h.pd.create_qp(&cq, &cq, QpSizes { send_blocks: 16, receives: 16 }).unwrap();
+        let qp = h.pd.create_qp(&cq, &cq, QpSizes::new(16, 16)).unwrap();
         let error = qp.init(Access::empty()).unwrap().rtr(&path(mtu)).map(drop).unwrap_err().to_string();
         assert!(error.contains(&format!("a path MTU of {mtu} bytes")), "{error}");
     }
-    let qp = h.pd.create_qp(&cq, &cq, QpSizes { send_blocks: 16, receives: 16 }).unwrap();
+    let qp = h.pd.create_qp(&cq, &cq, QpSizes::new(16, 16)).unwrap();
     let bad = Path { priority: 8, ..path(1024) };
     assert!(qp.init(Access::empty()).unwrap().rtr(&bad).is_err(), "there is no VLAN priority 8");
 }

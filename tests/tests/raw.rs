@@ -246,7 +246,7 @@ fn bad_work_requests_complete_with_errors() {
     let h = &bed.hosts[0];
     let mr = h.pd.alloc(20_000, Access::all()).unwrap();
     let mut cq = h.device.create_cq(64, &h.eq).unwrap();
-    let sizes = QpSizes { send_blocks: 64, receives: 16 };
+    let sizes = QpSizes::new(64, 16);
     let wqe = |opcode: u8, length: u64, key: u32| {
         let mut block = [0; 64];
         send_wqe::OPCODE.set(&mut block, opcode.into());

@@ -133,7 +133,7 @@ fn a_send_queue_of_four_blocks_goes_round_with_mixed_operations() {
     const LEN: usize = 3000;
     let bed = Testbed::new(&Setup::default()).unwrap();
     lossy(&bed, 2e-2);
-    let sizes = QpSizes { send_blocks: 4, receives: 4 };
+    let sizes = QpSizes::new(4, 4);
     let mut pair = bed.connect(&Connect { mtu: 256, sizes, psn: 0xff_fff0, ..Connect::default() }).unwrap();
     let source = [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), noise(i as u64)));
     let target = [0, 1].map(|i| region(&bed.hosts[i].pd, LEN, Access::all(), |_| GUARD));

@@ -11,7 +11,7 @@ use fabric::{Action, Match};
 use ferroce_tests::{GUARD, assert_sound, bytes, is_guard, noise, pass, path_to, region, wait};
 use testbed::{Connect, Host, Pair, Setup, Testbed};
 
-const SIZES: QpSizes = QpSizes { send_blocks: 16, receives: 16 };
+const SIZES: QpSizes = QpSizes::new(16, 16);
 const QKEY: u32 = 77;
 const LEN: usize = 8192;
 /// Of a message that is sent.
@@ -316,7 +316,7 @@ fn a_hundred_and_twenty_eight_messages_are_in_flight() {
     let bed = Testbed::new(&Setup::small()).unwrap();
     let source = region(&bed.hosts[0].pd, 64, Access::all(), noise(1));
     let target = region(&bed.hosts[1].pd, 64 * COUNT as usize, Access::all(), |_| GUARD);
-    let sizes = QpSizes { send_blocks: 512, receives: 16 };
+    let sizes = QpSizes::new(512, 16);
     // A PSN that wraps, and records that go round.
     let mut pair = bed.connect(&Connect { mtu: 1024, psn: 0xff_ff00, sizes, ..Connect::default() }).unwrap();
     for round in 0..3 {

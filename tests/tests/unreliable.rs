@@ -9,7 +9,7 @@ use ferroce_tests::{GUARD, assert_sound, bytes, is_guard, noise, pass, path_to, 
 use rand::RngExt;
 use testbed::{Host, Setup, Testbed};
 
-const SIZES: QpSizes = QpSizes { send_blocks: 64, receives: 16 };
+const SIZES: QpSizes = QpSizes::new(64, 16);
 const QKEY: u32 = 0x1234_5678;
 const LEN: usize = 8192;
 

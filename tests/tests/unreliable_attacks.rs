@@ -12,7 +12,7 @@ use ferroce_tests::{GUARD, bytes, is_guard, noise, pass, path_to, region, wait};
 use rand::RngExt;
 use testbed::{Host, Setup, Solo, Testbed};
 
-const SIZES: QpSizes = QpSizes { send_blocks: 64, receives: 16 };
+const SIZES: QpSizes = QpSizes::new(64, 16);
 const US: u64 = 125;
 
 fn connection(t: &Talk, sizes: QpSizes) -> Qp<Rts, Uc> {

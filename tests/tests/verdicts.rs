@@ -79,7 +79,7 @@ fn every_frame_gets_one_verdict() {
     let source = region(pd, LEN, Access::all(), noise(1));
     // Only what is injected arrives.
     bed.sim().link_mut(0).rules.add(Match::default(), Action::Drop);
-    let sizes = QpSizes { send_blocks: 64, receives: 16 };
+    let sizes = QpSizes::new(64, 16);
     let connect = Connect { mtu: MTU as u32, sizes, psn: PSN, ..Connect::default() };
     let cq = bed.hosts[1].device.create_cq(64, &bed.hosts[1].eq).unwrap();
     let (before, mut sent) = (judged(&bed), 0);

@@ -21,7 +21,7 @@ struct Scene {
 }
 
 fn connect() -> Connect {
-    Connect { mtu: 1024, sizes: QpSizes { send_blocks: 64, receives: 16 }, ..Connect::default() }
+    Connect { mtu: 1024, sizes: QpSizes::new(64, 16), ..Connect::default() }
 }
 
 impl Scene {

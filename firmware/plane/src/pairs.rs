@@ -25,7 +25,7 @@ use crate::{
 use abi::{
     Field,
     cmd::{QKEY, attr, create_ah, create_qp, head, modify_qp as m, result},
-    queue::{WQE_BLOCK, event},
+    queue::{MAX_RECV_LOG2, MAX_SGE, WQE_BLOCK, event},
     table::{NOBODY, id, qp_address, qp_recv, qp_send, qp_state, qp_state_row, qp_type},
 };
 
@@ -56,6 +56,8 @@ pub struct Qp {
     logs: [u8; 2],
     send_cqn: u8,
     recv_cqn: u8,
+    /// Its receives have one SGE.
+    one_sge: bool,
     /// Left RESET since it was last brought there.
     loaded: bool,
     sq_base: [u32; 2],
@@ -72,6 +74,7 @@ impl Qp {
         logs: [0; 2],
         send_cqn: 0,
         recv_cqn: 0,
+        one_sge: false,
         loaded: false,
         sq_base: [0; 2],
         rq_base: [0; 2],
@@ -134,6 +137,9 @@ impl Plane<'_> {
         let kind = get(c, create_qp::TYPE) as u8;
         supported(kind <= qp_type::RAW, create_qp::TYPE)?;
         let logs = [get(c, create_qp::SQ_LOG2) as u8, get(c, create_qp::RQ_LOG2) as u8];
+        let sges = get(c, create_qp::RQ_SGES);
+        check((1..=MAX_SGE as u32).contains(&sges), create_qp::RQ_SGES)?;
+        check(logs[1] as u32 <= MAX_RECV_LOG2, create_qp::RQ_LOG2)?;
         let pd = self.pds.find(get(c, create_qp::PD), owner, create_qp::PD)?;
         let send_cqn = self.cqs.find(get(c, create_qp::SEND_CQN), owner, create_qp::SEND_CQN)?;
         let recv_cqn = self.cqs.find(get(c, create_qp::RECV_CQN), owner, create_qp::RECV_CQN)?;
@@ -158,6 +164,7 @@ impl Plane<'_> {
             logs,
             send_cqn: send_cqn as u8,
             recv_cqn: recv_cqn as u8,
+            one_sge: sges == 1,
             sq_base: word(create_qp::SQ_BASE),
             rq_base: word(create_qp::RQ_BASE),
             ..Qp::NONE
@@ -422,6 +429,7 @@ impl Plane<'_> {
         put(&mut row, qp_recv::MAX_DEST_READS, attribute(a, m::MAX_DEST_READS));
         put(&mut row, qp_recv::LOG2_BLOCKS, qp.logs[1] as u32);
         put(&mut row, qp_recv::MIN_RNR_TIMER, attribute(a, m::MIN_RNR_TIMER));
+        put(&mut row, qp_recv::ONE_SGE, qp.one_sge as u32);
         put(&mut row, qp_recv::ACCESS, attribute(a, m::ACCESS));
         put(&mut row, qp_recv::OWNER, owner);
         row[qp_recv::BASE.lsb / 32..][..2].copy_from_slice(&qp.rq_base);

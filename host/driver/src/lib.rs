@@ -8,7 +8,7 @@
 //! let mr = pd.alloc(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! let eq = device.create_eq(256, 0, 0, 0)?;
 //! let mut cq = device.create_cq(256, &eq)?;
-//! let sizes = qp::QpSizes { send_blocks: 256, receives: 64 };
+//! let sizes = qp::QpSizes::new(256, 64);
 //! let mut qp = pd.create_qp(&cq, &cq, sizes)?.init(Access::REMOTE_WRITE)?.rtr(&path)?.rts(&Default::default())?;
 //! let mut batch = qp.post();
 //! batch.add(1, Operation::Send, Data::Sges(&[mr.sge(0, 4096)]), Flags::SIGNALED)?;

@@ -16,7 +16,7 @@ use crate::mr::{Access, Pd, Sge};
 use crate::posted::Posted;
 use abi::cmd::{QKEY, attr, create_qp, head, modify_qp, op};
 use abi::queue::doorbell::DIRECT_BLOCKS;
-use abi::queue::{WQE_BLOCK, doorbell, ring_db, sge};
+use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
 use std::marker::PhantomData;
 use std::net::IpAddr;
@@ -81,6 +81,21 @@ pub struct QpSizes {
     pub send_blocks: u32,
     /// Receives.
     pub receives: u32,
+    /// SGEs that a receive may have, 1 to [`MAX_SGE`]. With one it is a quarter as long in memory and on chip, so that the device has
+    /// four times as many at hand: for many short messages.
+    pub receive_sges: u32,
+}
+
+impl QpSizes {
+    /// Receives may have up to [`MAX_SGE`] SGEs.
+    pub const fn new(send_blocks: u32, receives: u32) -> Self {
+        QpSizes { send_blocks, receives, receive_sges: MAX_SGE as u32 }
+    }
+
+    /// Receives have one SGE.
+    pub const fn one_sge(self) -> Self {
+        QpSizes { receive_sges: 1, ..self }
+    }
 }
 
 /// Where the peer is, and how to reach it.
@@ -134,18 +149,20 @@ impl Default for SendOptions {
 /// One of the two rings of a QP, from the producer's side.
 pub(crate) struct Ring {
     memory: RingMemory,
+    /// Of the units that its indices count: blocks of a send queue, SGEs of a receive queue.
     log2: u32,
+    unit: usize,
     pub(crate) producer: u16,
     doorbell: Doorbell,
     qpn: u32,
 }
 
 impl Ring {
-    /// Writes a block at the producer index and steps it.
-    pub(crate) fn push(&mut self, block: &[u8; WQE_BLOCK]) {
-        let at = (u32::from(self.producer) & ((1 << self.log2) - 1)) as usize * WQE_BLOCK;
-        self.memory.write(at, block);
-        self.producer = self.producer.wrapping_add(1);
+    /// Writes units, which end no later than the ring, at the producer index and steps it.
+    pub(crate) fn push(&mut self, units: &[u8]) {
+        let at = (u32::from(self.producer) & ((1 << self.log2) - 1)) as usize * self.unit;
+        self.memory.write(at, units);
+        self.producer = self.producer.wrapping_add((units.len() / self.unit) as u16);
     }
 
     pub(crate) fn free(&self, consumer: u16) -> u32 {
@@ -168,6 +185,9 @@ pub(crate) struct Body {
     pub(crate) qpn: u32,
     pub(crate) send: Ring,
     pub(crate) recv: Ring,
+    /// SGEs that a receive may have, and those that it takes in the ring.
+    pub(crate) receive_sges: usize,
+    pub(crate) receive_units: u16,
     pub(crate) shared: Arc<Posted>,
     pub(crate) direct: Vec<Doorbell>,
     /// `qp_type`.
@@ -234,18 +254,29 @@ impl Pd {
 
     fn create<T: Transport>(&self, kind: u8, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset, T>> {
         let device = &self.0.device;
-        let log2 = |n: u32, what: &str| match n {
-            1..=0x8000 => Ok(n.next_power_of_two().ilog2()),
-            _ => Err(Error::new(format!("{what} of {n} entries")).hint("1 to 32,768 are possible")),
+        let log2 = |n: u32, most: u32, what: &str| match n {
+            n if (1..=most).contains(&n) => Ok(n.next_power_of_two().ilog2()),
+            _ => Err(Error::new(format!("{what} of {n} entries")).hint(format!("1 to {most} are possible"))),
         };
-        let (sq, rq) = (log2(sizes.send_blocks, "a send queue")?, log2(sizes.receives, "a receive queue")?);
+        let receive_sges = sizes.receive_sges as usize;
+        if !(1..=MAX_SGE).contains(&receive_sges) {
+            let e = Error::new(format!("receives of {receive_sges} SGEs"));
+            return Err(e.hint(format!("1 to {MAX_SGE} are possible")));
+        }
+        let per_block = WQE_BLOCK / sge::BYTES;
+        let receive_units = if receive_sges == 1 { 1 } else { per_block as u16 };
+        let sq = log2(sizes.send_blocks, 1 << 15, "a send queue")?;
+        let units = log2(sizes.receives, (1 << 15) / u32::from(receive_units), "a receive queue")?;
+        // In units, of which there is a block at least.
+        let rq = (units + u32::from(receive_units).ilog2()).max(per_block.ilog2());
         let send = RingMemory::new(&device.0.bus, WQE_BLOCK << sq)?;
-        let recv = RingMemory::new(&device.0.bus, WQE_BLOCK << rq)?;
+        let recv = RingMemory::new(&device.0.bus, sge::BYTES << rq)?;
         let c = device
             .command(op::CREATE_QP)
             .with(create_qp::TYPE, kind.into())
             .with(create_qp::SQ_LOG2, sq.into())
-            .with(create_qp::RQ_LOG2, rq.into())
+            .with(create_qp::RQ_LOG2, (rq - per_block.ilog2()).into())
+            .with(create_qp::RQ_SGES, receive_sges as u64)
             .with(create_qp::PD, self.0.number.into())
             .with(create_qp::SEND_CQN, send_cq.number().into())
             .with(create_qp::RECV_CQN, recv_cq.number().into())
@@ -255,13 +286,16 @@ impl Pd {
         let (qpn, _) = device.create(&c)?;
         let shared = Arc::new(Posted::new([sq, rq], [send_cq.number(), recv_cq.number()], kind));
         device.qps()[qpn as usize] = Some(shared.clone());
-        let ring = |memory, log2, at| Ring { memory, log2, producer: 0, doorbell: device.doorbell(at), qpn };
+        let ring =
+            |memory, log2, unit, at| Ring { memory, log2, unit, producer: 0, doorbell: device.doorbell(at), qpn };
         Ok(Qp {
             body: Box::new(Body {
                 device: device.clone(),
                 qpn,
-                send: ring(send, sq, doorbell::SQ),
-                recv: ring(recv, rq, doorbell::RQ),
+                send: ring(send, sq, WQE_BLOCK, doorbell::SQ),
+                recv: ring(recv, rq, sge::BYTES, doorbell::RQ),
+                receive_sges,
+                receive_units,
                 shared,
                 direct: (0..DIRECT_BLOCKS * WQE_BLOCK / 8)
                     .map(|i| device.doorbell(doorbell::DIRECT_WQE + 8 * i))

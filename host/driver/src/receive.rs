@@ -3,7 +3,7 @@
 use crate::function::{Error, Result};
 use crate::mr::Sge;
 use crate::qp::{Body, CanReceive, Qp, Transport, put_sge};
-use abi::queue::{MAX_SGE, WQE_BLOCK, sge};
+use abi::queue::{WQE_BLOCK, sge};
 
 /// A batch of receives. They reach the device when the batch is dropped.
 pub struct PostRecv<'a> {
@@ -24,22 +24,24 @@ impl<S: CanReceive, T: Transport> Qp<S, T> {
 }
 
 impl PostRecv<'_> {
-    /// Adds a receive into `sges`, at most [`MAX_SGE`]. Errors change nothing: queue full, too many SGEs, device gone.
+    /// Adds a receive into `sges`, at most as many as [`QpSizes::receive_sges`](crate::qp::QpSizes). Errors change nothing: queue full, too many SGEs, device gone.
     pub fn add(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         let body = &mut *self.body;
         body.device.0.life.known()?;
-        if sges.len() > MAX_SGE {
-            return Err(Error::new(format!("{} SGEs in a receive", sges.len())).hint(format!("at most {MAX_SGE}")));
+        if sges.len() > body.receive_sges {
+            let e = Error::new(format!("{} SGEs in a receive", sges.len()));
+            return Err(e.hint(format!("at most {}, as the queue pair was made", body.receive_sges)));
         }
-        if body.recv.free(body.shared.recv.consumer()) == 0 {
+        let units = body.receive_units;
+        if body.recv.free(body.shared.recv.consumer()) < units.into() {
             return Err(Error::new("the receive queue is full").hint("poll the completion queue first"));
         }
         let mut block = [0; WQE_BLOCK];
         for (s, at) in sges.iter().zip((0..).step_by(sge::BYTES)) {
             put_sge(&mut block, at, s);
         }
-        body.recv.push(&block);
-        body.shared.recv.post(wr_id, 1);
+        body.recv.push(&block[..usize::from(units) * sge::BYTES]);
+        body.shared.recv.post(wr_id, units);
         self.posted += 1;
         Ok(())
     }

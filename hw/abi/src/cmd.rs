@@ -232,9 +232,11 @@ layout! {
     pub mod create_qp: 64 {
         /// One of `table::qp_type`; those above RAW are UNSUPPORTED.
         TYPE = 32, 4;
+        /// SGEs that a receive may have, 1 to `MAX_SGE`: with 1 it takes one of the ring's SGEs, else a block of four.
+        RQ_SGES = 36, 3;
         /// Log2 of the send ring's blocks, 0 to 15.
         SQ_LOG2 = 40, 4;
-        /// Log2 of the receive ring's blocks, 0 to 15.
+        /// Log2 of the receive ring's blocks, 0 to [`MAX_RECV_LOG2`](crate::queue::MAX_RECV_LOG2).
         RQ_LOG2 = 44, 4;
         /// Protection domain.
         PD = 48, 16;

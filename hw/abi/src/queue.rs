@@ -1,6 +1,6 @@
 //! What lies in host memory and in the doorbell pages: send and receive WQEs, CQEs, EQEs, doorbells.
 //!
-//! Ring indices run free modulo 2^16 (WQE blocks), 2^24 (CQEs and EQEs): producer minus consumer is the fill, no slot
+//! Ring indices run free modulo 2^16 (WQE blocks of a send ring, SGEs of a receive ring), 2^24 (CQEs and EQEs): producer minus consumer is the fill, no slot
 //! stays spare and nothing is cleared. A *phase* bit tells a new entry from an old one: it is the inverse of bit
 //! `log2(entries)` of the index, so the first lap writes 1.
 
@@ -10,9 +10,11 @@ use crate::{layout, numbers};
 pub const WQE_BLOCK: usize = 64;
 /// Most blocks of one send WQE.
 pub const MAX_WQE_BLOCKS: usize = 4;
-/// Most scatter/gather entries of a WQE. A receive WQE is one block of them; a send WQE has two in its first block and
-/// two at the start of its second.
+/// Most scatter/gather entries of a WQE. A receive WQE is one block of them, or one alone where receives have no more; a send WQE
+/// has two in its first block and two at the start of its second.
 pub const MAX_SGE: usize = 4;
+/// Log2 of most blocks of a receive ring: 2^15 SGEs.
+pub const MAX_RECV_LOG2: u32 = 13;
 /// Offset of the first SGE, or of inline data, in a send WQE.
 pub const SEND_PAYLOAD_OFFSET: usize = 32;
 /// Most bytes of inline data.
@@ -115,7 +117,7 @@ layout! {
         QPN = 0, 24;
         /// One of `status::wc`.
         STATUS = 24, 8;
-        /// Index of the WQE's first block (send) or of the receive WQE.
+        /// Index of the WQE's first block (send) or first SGE (receive).
         WQE_INDEX = 32, 16;
         /// Names the cause of an error: one of `status::cause`.
         SYNDROME = 48, 8;
@@ -201,7 +203,7 @@ layout! {
     pub mod ring_db: 8 {
         /// QP number.
         NUMBER = 0, 24;
-        /// Producer index in blocks, free-running.
+        /// Producer index in blocks, or in SGEs of a receive ring, free-running. What stands for a part of a receive posts none.
         PRODUCER = 32, 16;
     }
 }

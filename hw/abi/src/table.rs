@@ -177,10 +177,12 @@ layout! {
         PSN = 48, 24;
         /// READs and atomics that may be outstanding at this responder, 0 to 16.
         MAX_DEST_READS = 72, 5;
-        /// Log2 of the ring's blocks, 0 to 15.
+        /// Log2 of the ring's blocks, 0 to [`MAX_RECV_LOG2`](crate::queue::MAX_RECV_LOG2).
         LOG2_BLOCKS = 80, 4;
         /// RNR timer code that this responder asks for.
         MIN_RNR_TIMER = 84, 5;
+        /// A receive is one SGE; else it is a block of four.
+        ONE_SGE = 89, 1;
         /// Access flags, as `access`.
         ACCESS = 92, 4;
         /// Doorbell page that may ring it; `NOBODY` for none.
@@ -193,11 +195,11 @@ layout! {
         SIP_LOW = 256, 64;
         /// Rest of the source IP.
         SIP_HIGH = 320, 64;
-        /// Reads only: posted blocks, free-running.
+        /// Reads only: posted SGEs, free-running.
         PRODUCER = 448, 16;
-        /// Reads only: consumed blocks, free-running.
+        /// Reads only: consumed SGEs, free-running.
         CONSUMER = 464, 16;
-        /// Reads only: blocks on chip, free-running.
+        /// Reads only: SGEs on chip, free-running.
         FETCHED = 480, 16;
     }
 }

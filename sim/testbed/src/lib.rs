@@ -147,7 +147,7 @@ impl Default for Connect {
     fn default() -> Self {
         Connect {
             mtu: 4096,
-            sizes: QpSizes { send_blocks: 256, receives: 128 },
+            sizes: QpSizes::new(256, 128),
             cq_entries: 1024,
             psn: 0,
             send: SendOptions::default(),

@@ -242,7 +242,7 @@ fn the_image_brings_queue_pairs_up() {
         command(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]),
         command(op::CREATE_CQ, &[(create_cq::BASE, 0x2000), (create_cq::LOG2_ENTRIES, 10)]),
         command(op::SET_GID, &gid),
-        command(op::CREATE_QP, &[(create_qp::PD, 99)]),
+        command(op::CREATE_QP, &[(create_qp::PD, 99), (create_qp::RQ_SGES, 4)]),
     ]);
     let results: Vec<_> = answers.iter().map(|a| answer::RESULT.get(a)).collect();
     assert_eq!(results, [0, 0, 0, 0, u64::from(abi::cmd::result::NO_OBJECT)]);
@@ -265,7 +265,7 @@ fn the_image_brings_queue_pairs_up() {
     let start = machine.cycle;
     let mut numbers = vec![];
     for _ in 0..qps {
-        let rings = [(create_qp::SQ_BASE, 0x10_0040), (create_qp::RQ_BASE, 0x20_0080)];
+        let rings = [(create_qp::SQ_BASE, 0x10_0040), (create_qp::RQ_BASE, 0x20_0080), (create_qp::RQ_SGES, 4)];
         let n = answer::NUMBER.get(&timed(&mut machine, 0, &[command(op::CREATE_QP, &rings)])[0]);
         numbers.push(n);
         let mask = attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
@@ -325,7 +325,7 @@ fn the_image_fits_a_small_card() {
     assert_eq!(results(&mut machine, eqs), [vec![0; 8], vec![full]].concat());
     assert_eq!(results(&mut machine, create(op::CREATE_CQ, 65)), [vec![0; 64], vec![full]].concat());
     // QP 0 is asked for by its type, QP 1 not at all.
-    let rings = [(create_qp::SQ_BASE, 0x10_0040), (create_qp::RQ_BASE, 0x20_0080)];
+    let rings = [(create_qp::SQ_BASE, 0x10_0040), (create_qp::RQ_BASE, 0x20_0080), (create_qp::RQ_SGES, 4)];
     let qps = vec![command(op::CREATE_QP, &rings); 31];
     assert_eq!(results(&mut machine, qps), [vec![0; 30], vec![full]].concat());
     println!("{} bytes of stack", machine.stack());

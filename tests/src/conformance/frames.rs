@@ -319,7 +319,7 @@ fn a_limited_member_may_talk_to_a_full_one(t: &mut Talk) {
 }
 
 fn only_ready_queue_pairs_hear(t: &mut Talk) {
-    let sizes = QpSizes { send_blocks: 4, receives: 4 };
+    let sizes = QpSizes::new(4, 4);
     let reset = t.solo.host.pd.create_qp(&t.cq, &t.cq, sizes).unwrap();
     let init = t.solo.host.pd.create_qp(&t.cq, &t.cq, sizes).unwrap().init(Access::all()).unwrap();
     for qpn in [reset.qpn(), init.qpn()] {
@@ -354,7 +354,7 @@ fn frames_are_padded_behind_the_datagram(t: &mut Talk) {
 }
 
 fn a_queue_pair_in_rtr_answers(t: &mut Talk) {
-    let sizes = QpSizes { send_blocks: 4, receives: 4 };
+    let sizes = QpSizes::new(4, 4);
     let mut init = t.solo.host.pd.create_qp(&t.cq, &t.cq, sizes).unwrap().init(Access::all()).unwrap();
     init.post_recv(1, &[t.memory.sge(3000, 50)]).unwrap();
     let rtr = init.rtr(&t.path()).unwrap();

@@ -132,7 +132,7 @@ impl<'a> Talk<'a> {
         while solo.host.eq.poll().is_some() {}
         let h = &solo.host;
         let cq = h.device.create_cq(64, &h.eq).unwrap();
-        let sizes = QpSizes { send_blocks: 64, receives: 16 };
+        let sizes = QpSizes::new(64, 16);
         let path = path(solo, &terms);
         let qp = h.pd.create_qp(&cq, &cq, sizes).unwrap().init(terms.access).unwrap().rtr(&path).unwrap();
         let qp = qp.rts(&SendOptions { psn: terms.psn, ..terms.send }).unwrap();

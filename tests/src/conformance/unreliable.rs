@@ -69,7 +69,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 const QKEY: u32 = 0x1111_2222;
-const SIZES: QpSizes = QpSizes { send_blocks: 64, receives: 16 };
+const SIZES: QpSizes = QpSizes::new(64, 16);
 const RECEIVE: u64 = 500;
 
 /// A QP of datagrams, and the way to the peer.

@@ -298,6 +298,7 @@ pub fn create_qp() -> Command {
     command(op::CREATE_QP)
         .with(create_qp::SQ_LOG2, 6)
         .with(create_qp::RQ_LOG2, 5)
+        .with(create_qp::RQ_SGES, 4)
         .with(create_qp::SQ_BASE, 0x1_2345_6780)
         .with(create_qp::RQ_BASE, 0x2_3456_78c0)
 }

@@ -85,7 +85,7 @@ impl Bench {
         self.measure(name, "Mop/s", AtLeast(5.0, None), |setup| {
             let bed = Testbed::new(setup)?;
             let buffers = Buffers::new(&bed, load.len)?;
-            let sizes = QpSizes { send_blocks: 512, receives: 128 };
+            let sizes = QpSizes::new(512, 128);
             let connect = Connect { sizes, access: Access::all(), ..Connect::default() };
             let reached = run(&bed, &mut bed.connect_many(&connect, qps)?, &buffers, &load)?;
             let (sum, want) = (buffers.sum(), (qps * load.messages) as u64);
@@ -129,7 +129,7 @@ impl Bench {
     fn control(&mut self) -> Result<()> {
         self.measure("256 QPs from create to RTS, scaled from 254", "ms", AtMost(20.0, None), |setup| {
             let connect =
-                Connect { sizes: QpSizes { send_blocks: 16, receives: 16 }, cq_entries: 16, ..Connect::default() };
+                Connect { sizes: QpSizes::new(16, 16), cq_entries: 16, ..Connect::default() };
             // Both devices at the same time, a CQ for each QP. Numbers 0 and 1 are not for callers.
             let mut r = timed(setup, |bed| Ok(bed.connect_many(&connect, 254)?))?;
             r.value *= 256.0 / 254.0;
@@ -174,7 +174,7 @@ fn big(kind: Kind, offset: usize) -> Load {
 fn reached(setup: &Setup, mtu: u32, qps: usize, load: &Load) -> Result<Reached> {
     let bed = Testbed::new(setup)?;
     let buffers = Buffers::new(&bed, load.len)?;
-    let sizes = QpSizes { send_blocks: 512, receives: 256 };
+    let sizes = QpSizes::new(512, 256).one_sge();
     let connect = Connect { mtu, sizes, cq_entries: 1024, ..Connect::default() };
     let mut pairs = bed.connect_many(&connect, qps)?;
     run(&bed, &mut pairs, &buffers, load)

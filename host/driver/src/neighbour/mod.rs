@@ -84,7 +84,7 @@ impl Network {
             Patience { retry: cycles(options.retry), tries: options.tries.max(1), lifetime: cycles(options.lifetime) };
         let pd = device.create_pd()?;
         let cq = device.create_cq((RECEIVES + 256) as u32, eq)?;
-        let sizes = QpSizes { send_blocks: 256, receives: RECEIVES as u32 };
+        let sizes = QpSizes::new(256, RECEIVES as u32);
         let qp = pd.create_raw_qp(&cq, &cq, sizes)?;
         let inbox = pd.alloc(RECEIVES * MAX_FRAME, Access::LOCAL_WRITE)?;
         let outbox = pd.alloc(SENDS * MAX_FRAME, Access::empty())?;

@@ -505,6 +505,7 @@ mod tests {
         let create = [
             (create_qp::SQ_LOG2, 4),
             (create_qp::RQ_LOG2, 4),
+            (create_qp::RQ_SGES, 4),
             (create_qp::SQ_BASE, 0x4000),
             (create_qp::RQ_BASE, 0x8000),
         ];

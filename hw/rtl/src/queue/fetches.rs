@@ -263,13 +263,8 @@ impl<const W: usize> Logic for Fetches<W> {
         }
         if pop {
             self.out_valid.d.next = true;
-            self.out.d.next = Fetch {
-                queue: oldest.queue,
-                index: 0.into(),
-                blocks: 0.into(),
-                first: 0.into(),
-                units: oldest.units,
-            };
+            self.out.d.next =
+                Fetch { queue: oldest.queue, index: 0.into(), blocks: 0.into(), first: 0.into(), units: oldest.units };
             self.out_void.d.next = self.voids.q.val().get_bit(head.index()) || voiding && oldest.queue == gone;
             self.out_bad.d.next = self.bads.q.val().get_bit(head.index());
             self.head.d.next = self.head.q.val() + 1;

@@ -799,8 +799,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             let pair: Bits<3> = bits::<3>((b / 2 * 2) as u64);
             // Of a receive queue only what the fetch gains.
             let unit: Bits<5> = cat!(5; false, four, bits::<2>((b / 2) as u64));
-            let gained = self._sends.0
-                || unit >= self.fetches.first.val().cast::<5>() && unit < self.fetches.end.val();
+            let gained = self._sends.0 || unit >= self.fetches.first.val().cast::<5>() && unit < self.fetches.end.val();
             we = we.replace_bit(b, lands && from == lane && gained || direct && from == pair);
             let fetched = beat.get_bits::<64>(64 * b % W);
             let word = if self._sends.0 && !comes { words.get_bits::<64>(b % 2 * 64) } else { fetched };

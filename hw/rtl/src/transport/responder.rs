@@ -128,6 +128,8 @@ pub struct Responder {
     ends: [DFF<Bits<32>>; 3],
     filled: [DFF<Bit>; 2],
     entry: DFF<Bits<2>>,
+    /// Which of the block's SGEs that is: of a receive of one SGE, the one that its index tells.
+    pick: DFF<Bits<2>>,
     first: DFF<Bit>,
     at: DFF<Bits<32>>,
     want: DFF<Bits<14>>,
@@ -240,6 +242,7 @@ impl Responder {
             ends: Default::default(),
             filled: Default::default(),
             entry: Default::default(),
+            pick: Default::default(),
             first: Default::default(),
             at: Default::default(),
             want: Default::default(),
@@ -295,7 +298,7 @@ impl Logic for Responder {
         );
         regs!(self, clock, rst, count_q, tail);
         dff_setup!(
-            self, clock, m, kind, facts, found, verdict, posted, absent, fits, within, ends, filled, entry, first
+            self, clock, m, kind, facts, found, verdict, posted, absent, fits, within, ends, filled, entry, first, pick
         );
         dff_setup!(self, clock, at, want, place, slot, slots_left, likeness, is_rest, unsought, sought, walks, differs);
         dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, rdata, kept_progress, kept_message);
@@ -435,12 +438,24 @@ impl Logic for Responder {
         let ahead_posted = self.rq_view.val().posted - consumer;
         let ahead_fetched = self.rq_view.val().fetched - consumer;
         // A full ring of 32,768 is just within reach; less than none is posted after a fetch that failed.
-        let some_posted = ahead_posted.any() && !(ahead_posted.get_bit(15) && ahead_posted.get_bits::<15>(0).any());
+        // Of a receive of four SGEs all must be there.
+        let single = attributes.single;
+        let (part_posted, part_fetched) = (ahead_posted.get_bits::<2>(0).any(), ahead_fetched.get_bits::<2>(0).any());
+        let some_posted = (ahead_posted.get_bits::<14>(2).any() || single && part_posted)
+            && !(ahead_posted.get_bit(15) && ahead_posted.get_bits::<15>(0).any());
         self.posted.d.next = !needs_wqe || some_posted;
-        let on_chip = ahead_fetched.any() && !ahead_fetched.get_bit(15);
+        let on_chip = (ahead_fetched.get_bits::<13>(2).any() || single && part_fetched) && !ahead_fetched.get_bit(15);
         self.absent.d.next = kind.send && some_posted && !on_chip;
         let sges = self.rq_block.val();
         let entries = sge_map(sges);
+        let unit = consumer.get_bits::<2>(0);
+        let only = select::<32>(
+            unit,
+            sges.get_bits::<32>(96),
+            sges.get_bits::<32>(224),
+            sges.get_bits::<32>(352),
+            sges.get_bits::<32>(480),
+        );
         let at = self.at.q.val();
         let (start, reach) = (at.cast::<34>(), found.done.cast::<34>());
         self.walks.d.next = (facts.some || header) && kind.send;
@@ -449,9 +464,11 @@ impl Logic for Responder {
         self.ends[2].d.next = entries.end2.get_bits::<32>(0);
         self.filled[0].d.next = sges.get_bits::<32>(224).any();
         self.filled[1].d.next = sges.get_bits::<32>(352).any();
-        self.within.d.next =
-            cat!(3; !less(entries.end2, reach), !less(entries.end1, reach), !less(entries.end0, reach));
-        self.fits.d.next = !kind.send || !less(entries.total, reach);
+        // A receive of one SGE ends in it, or does not fit.
+        let holds = !less(only.cast::<34>(), reach);
+        let within0 = if single { holds } else { !less(entries.end0, reach) };
+        self.within.d.next = cat!(3; !less(entries.end2, reach), !less(entries.end1, reach), within0);
+        self.fits.d.next = !kind.send || if single { holds } else { !less(entries.total, reach) };
         let (in0, in1, in2) = (less(start, entries.end0), less(start, entries.end1), less(start, entries.end2));
         self.likeness.d.next = compare(m, kind.atomic, self.saved.val(), attributes.mtu);
         self.is_rest.d.next = is_rest(self.likeness.q.val());
@@ -471,15 +488,16 @@ impl Logic for Responder {
         let end = select::<32>(entry, self.ends[0].q.val(), self.ends[1].q.val(), self.ends[2].q.val(), 0.into());
         let begin = select::<32>(entry, 0.into(), self.ends[0].q.val(), self.ends[1].q.val(), self.ends[2].q.val());
         let skipped: Bits<32> = if first { at - begin } else { 0.into() };
+        let pick = self.pick.q.val();
         let base = select::<64>(
-            entry,
+            pick,
             sges.get_bits::<64>(0),
             sges.get_bits::<64>(128),
             sges.get_bits::<64>(256),
             sges.get_bits::<64>(384),
         );
         let key = select::<32>(
-            entry,
+            pick,
             sges.get_bits::<32>(64),
             sges.get_bits::<32>(192),
             sges.get_bits::<32>(320),
@@ -541,7 +559,7 @@ impl Logic for Responder {
                     || drops
                     || (right && (done || !(posted && fits))));
         let write_consumer = acts && (takes || fails_wqe);
-        let consumer_next = consumer + 1;
+        let consumer_next = consumer + cat!(16; bits::<13>(0), !single, false, single);
 
         let mut count: Bits<64> = 0.into();
         let known = !m.raw && !kind.cnp;
@@ -665,18 +683,22 @@ impl Logic for Responder {
         }
         if state == State::Judge {
             let third: Bits<2> = if in2 { 2.into() } else { 3.into() };
-            self.entry.d.next = if in1 { cat!(2; false, !in0) } else { third };
+            let begins: Bits<2> = if in1 { cat!(2; false, !in0) } else { third };
+            self.entry.d.next = if single { 0.into() } else { begins };
+            self.pick.d.next = if single { unit } else { begins };
             self.first.d.next = true;
         } else if acts {
             // The next one that has bytes.
             let third: Bits<2> = if self.filled[1].q.val() { 2.into() } else { 3.into() };
-            self.entry.d.next = if entry == 0 && self.filled[0].q.val() {
+            let follows: Bits<2> = if entry == 0 && self.filled[0].q.val() {
                 1.into()
             } else if entry.get_bit(1) {
                 3.into()
             } else {
                 third
             };
+            self.entry.d.next = follows;
+            self.pick.d.next = follows;
         }
         self.res_we_q.d.next = acts && executes && kind.read;
         if act {

@@ -30,6 +30,8 @@ pub struct Attributes {
     pub cqn: Bits<12>,
     /// READs that may be outstanding.
     pub max_reads: Bits<5>,
+    /// A receive is one SGE, not a block of four.
+    pub single: Bit,
     /// RNR timer code.
     pub rnr_timer: Bits<5>,
     /// Access flags.
@@ -410,6 +412,7 @@ pub fn attributes_of(row: Bits<512>) -> Attributes {
         pd: row.get_bits::<16>(elab!(qp_recv::PD.lsb)),
         cqn: row.get_bits::<12>(elab!(qp_recv::CQN.lsb)),
         max_reads: row.get_bits::<5>(elab!(qp_recv::MAX_DEST_READS.lsb)),
+        single: row.get_bit(elab!(qp_recv::ONE_SGE.lsb)),
         rnr_timer: row.get_bits::<5>(elab!(qp_recv::MIN_RNR_TIMER.lsb)),
         access: row.get_bits::<4>(elab!(qp_recv::ACCESS.lsb)),
         pkey: row.get_bits::<16>(elab!(qp_recv::PKEY.lsb)),
@@ -442,7 +445,8 @@ pub fn row_of(attributes: Attributes, progress: Progress) -> Bits<512> {
         attributes.pkey,
         bits::<96>(0u64),
         attributes.access,
-        bits::<3>(0u64),
+        bits::<2>(0u64),
+        attributes.single,
         attributes.rnr_timer,
         bits::<7>(0u64),
         attributes.max_reads,

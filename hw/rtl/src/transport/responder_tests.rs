@@ -129,6 +129,10 @@ struct Reference {
     reads: Vec<(u64, u64, u64, u64, bool)>,
     /// READs that the response engine has answered; all of them when `None`.
     answered: Option<u64>,
+    /// Receives of one SGE, not of four. SGEs of one that is posted in part.
+    single: bool,
+    part: u64,
+    /// In receives.
     posted: u64,
     consumer: u64,
     wqes: Vec<[(u64, u64, u64); 4]>,
@@ -137,9 +141,13 @@ struct Reference {
 const M24: u64 = 0xff_ffff;
 
 impl Reference {
-    /// How far WQEs can be on chip, of which there are few beside the largest ring.
+    /// SGEs of a receive.
+    fn stride(&self) -> u64 {
+        if self.single { 1 } else { 4 }
+    }
+    /// How many SGEs can be on chip, of which there are few beside the largest ring.
     fn fetchable(&self) -> u64 {
-        self.posted.min(self.wqes.len() as u64)
+        self.posted.min(self.wqes.len() as u64) * self.stride()
     }
     fn op(&self, p: &Packet) -> RxOp {
         RxOp {
@@ -166,7 +174,7 @@ impl Reference {
             generation: self.generation.to_bits(),
             status: (status as u64).to_bits(),
             opcode: (opcode as u64).to_bits(),
-            wqe_index: (self.consumer & 0xffff).to_bits(),
+            wqe_index: (self.consumer * self.stride() & 0xffff).to_bits(),
             blocks: 1u64.to_bits(),
             length: length.to_bits(),
             imm: p.meta().imm,
@@ -517,16 +525,19 @@ impl Actor for Around {
         });
         rq.drive(m, |[q, index]| {
             let Some(r) = qps.get(q as usize) else { return vec![vec![0; 64], vec![0; 4]] };
-            let mut block = vec![0xee; 64];
-            if index < fetched[q as usize] {
-                block.clear();
-                for (va, key, len) in r.wqes[index as usize] {
-                    block.extend(va.to_le_bytes());
-                    block.extend((key as u32).to_le_bytes());
-                    block.extend((len as u32).to_le_bytes());
+            let mut block = vec![];
+            for at in (index & !3)..(index & !3) + 4 {
+                if at >= fetched[q as usize] {
+                    block.extend([0xee; 16]);
+                    continue;
                 }
+                let (va, key, len) = r.wqes[(at / r.stride()) as usize][(at % r.stride()) as usize];
+                block.extend(va.to_le_bytes());
+                block.extend((key as u32).to_le_bytes());
+                block.extend((len as u32).to_le_bytes());
             }
-            let view = QueueView { posted: r.posted.to_bits(), fetched: fetched[q as usize].to_bits() };
+            let posted = (r.posted * r.stride() + r.part) & 0xffff;
+            let view = QueueView { posted: posted.to_bits(), fetched: fetched[q as usize].to_bits() };
             if *late {
                 *due = Some(std::mem::replace(&mut block, vec![0x55; 64]));
             }
@@ -626,6 +637,7 @@ fn row(r: &Reference) -> [u8; 64] {
         (qp_recv::PSN, r.psn),
         (qp_recv::MAX_DEST_READS, r.max_reads),
         (qp_recv::MIN_RNR_TIMER, r.timer),
+        (qp_recv::ONE_SGE, r.single.into()),
         (qp_recv::ACCESS, r.access as u64),
         (qp_recv::PKEY, 0x7fff),
         (qp_recv::SIP_LOW, if r.kind == qp_type::UD { QKEY } else { PEER }),
@@ -681,7 +693,11 @@ fn check(
     assert!(sink.is_empty());
     assert_eq!(around.counts, counts, "verdicts, seed {seed}");
     for (q, r) in qps.iter().enumerate() {
-        assert_eq!(around.consumed.get(&(q as u64)).copied().unwrap_or(0), r.consumer, "consumer of {q}, seed {seed}");
+        assert_eq!(
+            around.consumed.get(&(q as u64)).copied().unwrap_or(0),
+            r.consumer * r.stride(),
+            "consumer of {q}, seed {seed}"
+        );
         let from = r.reads.len().saturating_sub(16);
         for (i, read) in r.reads.iter().enumerate().skip(from) {
             assert_eq!(around.resources[&(q as u64 * 16 + i as u64 % 16)].0, read.0, "READ resource of {q}");
@@ -726,7 +742,8 @@ fn qps() -> Vec<Reference> {
 fn post(r: &mut Reference, n: usize, bytes: u64, rng: &mut ChaCha8Rng) {
     for _ in 0..n {
         let mut wqe = [(0, 0, 0); 4];
-        for sge in wqe.iter_mut().take(rng.random_range(1..=4)) {
+        let sges = rng.random_range(1..=r.stride() as usize);
+        for sge in wqe.iter_mut().take(sges) {
             let len = if rng.random_bool(0.2) { 0 } else { rng.random_range(1..=bytes) };
             *sge = (rng.random::<u64>() >> 1, rng.random::<u32>() as u64, len);
         }

@@ -29,6 +29,8 @@ fn random_sequences(mut m: Model) {
             if rng.random_bool(0.1) {
                 r.state = rng.random_range(0..8);
             }
+            r.single = rng.random_bool(0.5);
+            r.part = if r.single { 0 } else { rng.random_range(0..4) };
             let (n, size) = (rng.random_range(0..60), [64, r.mtu, 16 * r.mtu, 16 * r.mtu][rng.random_range(0..4)]);
             post(r, n, size, &mut rng);
         }
@@ -325,7 +327,7 @@ fn a_send_is_scattered_and_completes_with_its_length() {
             (last, "write 8018 400 of 400 key 22, cqe 81 status 0 wqe 0 length 1424"),
             (
                 p(op::SEND_ONLY, 102).payload(100),
-                "write 9000 100 of 100 key 33, reply 1f psn 102 msn 2, cqe 80 status 0 wqe 1 length 100",
+                "write 9000 100 of 100 key 33, reply 1f psn 102 msn 2, cqe 80 status 0 wqe 4 length 100",
             ),
         ],
     );
@@ -360,13 +362,67 @@ fn an_empty_receive_queue_is_answered_rnr_and_the_psn_stays() {
 
 #[test]
 fn the_largest_receive_queue_may_be_full() {
+    for (single, second) in [(true, 1), (false, 4)] {
+        let second = format!("reply 1f psn 101 msn 2, cqe 80 status 0 wqe {second} length 0");
+        rule(
+            |r| (r.single, r.posted) = (single, 0x8000 / if single { 1 } else { 4 }),
+            &[
+                (p(op::SEND_ONLY, 100).payload(0), "reply 1f psn 100 msn 1, cqe 80 status 0 wqe 0 length 0"),
+                (p(op::SEND_ONLY, 101).payload(0), &second),
+            ],
+        );
+    }
+}
+
+/// Six of them, in two blocks: a message over two packets, two of one packet, and one that is too long for its own but not for all four.
+#[test]
+fn a_receive_of_one_sge_takes_one() {
+    let setup = |r: &mut Reference| {
+        r.single = true;
+        r.wqes = (0..6).map(|i| [(0x1000 + 0x100 * i, 0x20 + i, 100), (0, 0, 0), (0, 0, 0), (0, 0, 0)]).collect();
+        (r.wqes[1][0].2, r.posted) = (2000, 6);
+    };
     rule(
-        |r| r.posted = 0x8000,
+        setup,
         &[
-            (p(op::SEND_ONLY, 100).payload(0), "reply 1f psn 100 msn 1, cqe 80 status 0 wqe 0 length 0"),
-            (p(op::SEND_ONLY, 101).payload(0), "reply 1f psn 101 msn 2, cqe 80 status 0 wqe 1 length 0"),
+            (
+                p(op::SEND_ONLY, 100).payload(100),
+                "write 1000 100 of 100 key 20, reply 1f psn 100 msn 1, cqe 80 status 0 wqe 0 length 100",
+            ),
+            (p(op::SEND_FIRST, 101).payload(1024), "write 1100 1024 of 1024 key 21, reply 1f psn 101 msn 1"),
+            (
+                p(op::SEND_LAST, 102).payload(976),
+                "write 1500 976 of 976 key 21, reply 1f psn 102 msn 2, cqe 80 status 0 wqe 1 length 2000",
+            ),
+            (p(op::SEND_ONLY, 103).payload(0), "reply 1f psn 103 msn 3, cqe 80 status 0 wqe 2 length 0"),
+            (
+                p(op::SEND_ONLY, 104).payload(1),
+                "write 1300 1 of 1 key 23, reply 1f psn 104 msn 4, cqe 80 status 0 wqe 3 length 1",
+            ),
+            (
+                p(op::SEND_ONLY, 105).payload(99),
+                "write 1400 99 of 99 key 24, reply 1f psn 105 msn 5, cqe 80 status 0 wqe 4 length 99",
+            ),
+            (
+                p(op::SEND_ONLY, 106).payload(101),
+                "reply 61 psn 106 msn 5, cqe 80 status 1 wqe 5 length 0, end RECEIVE_TOO_SHORT",
+            ),
         ],
     );
+}
+
+/// A doorbell may stand for a part of a receive of four SGEs: it is as if it ended before it.
+#[test]
+fn a_receive_that_is_posted_in_part_is_none() {
+    for part in 1..4 {
+        rule(
+            |r| (r.posted, r.part) = (1, part),
+            &[
+                (p(op::SEND_ONLY, 100).payload(0), "reply 1f psn 100 msn 1, cqe 80 status 0 wqe 0 length 0"),
+                (p(op::SEND_ONLY, 101).payload(4), "reply 2c psn 101 msn 1"),
+            ],
+        );
+    }
 }
 
 #[test]
