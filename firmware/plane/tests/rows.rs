@@ -31,6 +31,7 @@ fn fields(row: &Bytes, layout: &abi::Layout, want: &[(abi::Field, u64)]) {
 fn receives_of_one_sge_are_told_apart() {
     for sges in 1..=4 {
         let mut b = Bench::new();
+        b.qp();
         let n = b.make(create_qp().with(abi::cmd::create_qp::RQ_SGES, sges));
         b.ok(modify(n, INIT, TO_INIT));
         assert_eq!(qp_recv::ONE_SGE.get(&row(&b, id::QP_RECV, n)), (sges == 1) as u64);
