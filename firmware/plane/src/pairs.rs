@@ -52,8 +52,8 @@ pub struct Qp {
     pub(crate) holder: u8,
     kind: u8,
     pd: u8,
-    /// Log2 of the send and receive rings.
-    logs: [u8; 2],
+    /// Log2 of the send ring, and in the upper half of the receive ring.
+    logs: u8,
     send_cqn: u8,
     recv_cqn: u8,
     /// Its receives have one SGE.
@@ -71,7 +71,7 @@ impl Qp {
         holder: 0,
         kind: 0,
         pd: 0,
-        logs: [0; 2],
+        logs: 0,
         send_cqn: 0,
         recv_cqn: 0,
         one_sge: false,
@@ -161,7 +161,7 @@ impl Plane<'_> {
             holder: owner + 1,
             kind,
             pd: pd as u8,
-            logs,
+            logs: logs[0] | logs[1] << 4,
             send_cqn: send_cqn as u8,
             recv_cqn: recv_cqn as u8,
             one_sge: sges == 1,
@@ -406,7 +406,7 @@ impl Plane<'_> {
         put(&mut row, qp_send::CQN, qp.send_cqn as u32);
         put(&mut row, qp_send::PSN, attribute(a, m::SQ_PSN));
         put(&mut row, qp_send::MAX_READS, attribute(a, m::MAX_READS));
-        put(&mut row, qp_send::LOG2_BLOCKS, qp.logs[0] as u32);
+        put(&mut row, qp_send::LOG2_BLOCKS, (qp.logs & 15) as u32);
         put(&mut row, qp_send::RETRY_COUNT, attribute(a, m::RETRY_CNT));
         put(&mut row, qp_send::RNR_RETRY, attribute(a, m::RNR_RETRY));
         put(&mut row, qp_send::TIMEOUT, attribute(a, m::TIMEOUT));
@@ -427,7 +427,7 @@ impl Plane<'_> {
         put(&mut row, qp_recv::CQN, qp.recv_cqn as u32);
         put(&mut row, qp_recv::PSN, attribute(a, m::RQ_PSN));
         put(&mut row, qp_recv::MAX_DEST_READS, attribute(a, m::MAX_DEST_READS));
-        put(&mut row, qp_recv::LOG2_BLOCKS, qp.logs[1] as u32);
+        put(&mut row, qp_recv::LOG2_BLOCKS, (qp.logs >> 4) as u32);
         put(&mut row, qp_recv::MIN_RNR_TIMER, attribute(a, m::MIN_RNR_TIMER));
         put(&mut row, qp_recv::ONE_SGE, qp.one_sge as u32);
         put(&mut row, qp_recv::ACCESS, attribute(a, m::ACCESS));
