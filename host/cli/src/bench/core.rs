@@ -128,8 +128,7 @@ impl Bench {
 
     fn control(&mut self) -> Result<()> {
         self.measure("256 QPs from create to RTS, scaled from 254", "ms", AtMost(20.0, None), |setup| {
-            let connect =
-                Connect { sizes: QpSizes::new(16, 16), cq_entries: 16, ..Connect::default() };
+            let connect = Connect { sizes: QpSizes::new(16, 16), cq_entries: 16, ..Connect::default() };
             // Both devices at the same time, a CQ for each QP. Numbers 0 and 1 are not for callers.
             let mut r = timed(setup, |bed| Ok(bed.connect_many(&connect, 254)?))?;
             r.value *= 256.0 / 254.0;
