@@ -28,7 +28,7 @@ struct Lane {
 
 impl Lane {
     fn new(bed: &Testbed, receives: u32, sges: usize) -> Self {
-        let sizes = QpSizes { receive_sges: sges as u32, ..QpSizes::new(64, receives) };
+        let sizes = QpSizes { receive_sges: sges as u32, ..QpSizes::new(256, receives) };
         Lane {
             pair: bed.connect(&Connect { mtu: 256, sizes, ..Connect::default() }).unwrap(),
             receives: receives.into(),
