@@ -174,7 +174,7 @@ impl Reference {
             generation: self.generation.to_bits(),
             status: (status as u64).to_bits(),
             opcode: (opcode as u64).to_bits(),
-            wqe_index: (self.consumer * self.stride() & 0xffff).to_bits(),
+            wqe_index: ((self.consumer * self.stride()) & 0xffff).to_bits(),
             blocks: 1u64.to_bits(),
             length: length.to_bits(),
             imm: p.meta().imm,
