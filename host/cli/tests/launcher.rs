@@ -58,8 +58,10 @@ fn help_and_version_need_nothing_from_any_folder_and_through_a_link() {
     let link = folder.join("linked");
     std::os::unix::fs::symlink(top().join("ferroce"), &link).unwrap();
     for launcher in [top().join("ferroce"), link] {
-        let out = launch(&launcher, &folder, &["help"]);
-        assert!(out.status.success() && says(&out).contains("demo FILE"), "{}", says(&out));
+        for args in [&["help"][..], &[], &["test", "--help"], &["setup", "-h"]] {
+            let out = launch(&launcher, &folder, args);
+            assert!(out.status.success() && says(&out).contains("demo FILE"), "{args:?}: {}", says(&out));
+        }
         let out = launch(&launcher, &folder, &["--version"]);
         assert_eq!(says(&out), concat!("ferroce ", env!("CARGO_PKG_VERSION"), "\n"));
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Runs all tests under many seeds; goes on where it was broken off.
 #[derive(Parser)]
-#[command(name = "./ferroce test --all")]
+#[command(name = "all", bin_name = "./ferroce test --all")]
 struct Args {
     /// Only every n-th seed, from the i-th on: for n machines.
     #[arg(long, value_name = "i/n", value_parser = shard, default_value = "1/1")]
