@@ -467,8 +467,12 @@ fn small_writes(bed: &Testbed, pairs: &mut [Pair]) -> Result<f64> {
     let start = bed.ns();
     let (mut left, mut flying) = (BURST / BATCH, vec![0usize; pairs.len()]);
     while left > 0 || flying.iter().any(|f| *f > 0) {
-        for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
-            while *flying < BATCHES && left > 0 {
+        // One doorbell for each pair in turn, so that all share the work.
+        for depth in 1..=BATCHES {
+            for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
+                if *flying >= depth || left == 0 {
+                    continue;
+                }
                 let mut batch = pair.a.qp.post();
                 for i in 0..BATCH {
                     let flags = if i + 1 == BATCH { Flags::SIGNALED } else { Flags::empty() };
@@ -477,6 +481,8 @@ fn small_writes(bed: &Testbed, pairs: &mut [Pair]) -> Result<f64> {
                 batch.ring();
                 (left, *flying) = (left - 1, *flying + 1);
             }
+        }
+        for (pair, flying) in pairs.iter_mut().zip(&mut flying) {
             go_on("between WRITEs of 64 bytes")?;
             for c in pair.a.cq.poll() {
                 check(&c, "64-byte WRITE")?;
