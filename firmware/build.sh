@@ -43,6 +43,7 @@ else
     echo "The firmware needs Rust's core library for $target. Type: rustup target add $target" >&2
     exit 1
 fi
+echo "building the firmware" >&2
 (cd firmware && "${build[@]}" >&2)
 env -u RUSTC_BOOTSTRAP cargo run --quiet --locked -p abi --example image \
     "target/firmware/$target/release/firmware" "$image.new" >&2
