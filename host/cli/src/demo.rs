@@ -1,6 +1,6 @@
 //! `ferroce demo FILE`: a file crosses the wire by WRITE, comes back by READ, and its digest follows by SEND.
 
-use crate::report::{count, gbps, payload_limit, quantile, say, table};
+use crate::report::{count, gbps, note, payload_limit, quantile, say, table};
 use abi::status::counter;
 use anyhow::{Context, Result, bail, ensure};
 use driver::{Access, Completion, Cq, Data, Flags, Mr, Operation};
@@ -8,8 +8,9 @@ use fabric::{Action, Capture, Match};
 use indicatif::{ProgressBar, ProgressStyle};
 use nic::LinkRate;
 use sha2::{Digest, Sha256};
-use std::io::IsTerminal;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -77,6 +78,8 @@ fn width(text: &str) -> std::result::Result<usize, String> {
 
 /// Longest file: it is held in memory four times, and takes an hour or so.
 const LARGEST: u64 = 4 << 30;
+/// Longest file of fault rules.
+const RULES: u64 = 1 << 20;
 /// A transfer that is going to take longer is announced, in seconds.
 const LONG: f64 = 30.0;
 /// Longest message of the transfer.
@@ -94,20 +97,30 @@ const BATCH: usize = 32;
 const BATCHES: usize = 8;
 
 fn read_faults(path: &Path) -> Result<Vec<(Match, Action)>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut text = String::new();
+    let read = File::open(path).and_then(|f| f.take(RULES + 1).read_to_string(&mut text));
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(text.len() as u64 <= RULES, "{} is no file of fault rules: it has more than {RULES} bytes", path.display());
     fabric::parse_rules(&text).with_context(|| format!("in {}", path.display()))
+}
+
+/// Whether two names are of one file, links or not.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    file(a).is_some_and(|a| file(b) == Some(a))
 }
 
 /// Runs the demo.
 pub fn run(args: &Args) -> Result<()> {
     let file = read(&args.file)?;
     for input in [Some(&args.file), args.faults.as_ref()].into_iter().flatten() {
-        // By any name: links too.
-        if let (Ok(from), Ok(to)) = (std::fs::metadata(input), std::fs::metadata(&args.capture))
-            && (from.dev(), from.ino()) == (to.dev(), to.ino())
-        {
+        if is_same(input, &args.capture) {
             bail!("the capture would overwrite {}: name another file with --capture", input.display());
         }
+    }
+    let output = Path::new("/dev/stdout");
+    if is_same(output, &args.capture) && !std::fs::metadata(output)?.file_type().is_char_device() {
+        bail!("the figures would go into the capture: name another file than standard output with --capture");
     }
     let faults = args.faults.as_deref().map_or(Ok(Vec::new()), read_faults)?;
     ctrlc::set_handler(interrupt).context("cannot handle Ctrl-C")?;
@@ -133,7 +146,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let device = &bed.hosts[0].device;
     let (mhz, firmware) = (device.clock_mhz(), device.firmware_version());
-    eprintln!(
+    note!(
         "two NICs of {} bits at {mhz} MHz (hash of the gates {:08x}), firmware {}.{}: connecting {}",
         args.width,
         device.build_hash(),
@@ -159,7 +172,7 @@ pub fn run(args: &Args) -> Result<()> {
         (first, _) => format!("QP {}", first.unwrap_or(0)),
     };
     let (near, far) = (qpns(|p| p.a.qp.qpn()), qpns(|p| p.b.qp.qpn()));
-    eprintln!("ready after {took:.1} s: {near} of {from} with {far} of {to}");
+    note!("ready after {took:.1} s: {near} of {from} with {far} of {to}");
     announce(file.len(), limit(args, &bed).0, 1e3 / f64::from(mhz), speed);
 
     // What was on the wire until then is kept, whatever the end.
@@ -213,7 +226,7 @@ fn announce(len: usize, limit: f64, ns_per_cycle: f64, speed: f64) {
     // There by WRITE and back by READ.
     let cycles = 2.0 * len as f64 * 8.0 / limit / ns_per_cycle;
     if cycles / speed > LONG {
-        eprintln!(
+        note!(
             "{len} bytes there and back are {:.1} million cycles: about {:.0} min at the {:.0} kcycles/s of this machine \
              (Ctrl-C ends it and keeps the capture)",
             cycles / 1e6,
@@ -332,7 +345,7 @@ fn transfer(
 ) -> Result<f64> {
     let bar = ProgressBar::new(len as u64).with_prefix(name);
     if !std::io::stderr().is_terminal() {
-        eprintln!("{} by {name}", count(len as u64, "byte"));
+        note!("{} by {name}", count(len as u64, "byte"));
     }
     bar.set_style(ProgressStyle::with_template("{prefix:6} {bar:40} {bytes}/{total_bytes} {eta}")?);
     let (start, mut next, mut done) = (bed.ns(), 0, 0);
@@ -434,7 +447,7 @@ fn pings(bed: &Testbed, pair: &mut Pair) -> Result<Vec<f64>> {
     let from = bed.hosts[0].pd.alloc(64, Access::LOCAL_WRITE)?;
     let to = bed.hosts[1].pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let mut times = Vec::with_capacity(PINGS);
-    eprintln!("{PINGS} WRITEs of 64 bytes, one at a time");
+    note!("{PINGS} WRITEs of 64 bytes, one at a time");
     for i in 0..PINGS {
         let mark = (i % 255) as u8 + 1;
         from.write(0, &[mark; 64]);
@@ -461,7 +474,7 @@ fn pings(bed: &Testbed, pair: &mut Pair) -> Result<Vec<f64>> {
 
 /// Rate of 64-byte WRITEs over all pairs in Mmsg/s.
 fn small_writes(bed: &Testbed, pairs: &mut [Pair]) -> Result<f64> {
-    eprintln!("{BURST} WRITEs of 64 bytes at once");
+    note!("{BURST} WRITEs of 64 bytes at once");
     let from = bed.hosts[0].pd.alloc(4096, Access::LOCAL_WRITE)?;
     let to = bed.hosts[1].pd.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let start = bed.ns();

@@ -5,6 +5,7 @@ mod demo;
 mod report;
 mod synth;
 
+use crate::report::note;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("ferroce: {e:#}");
+            note!("ferroce: {e:#}");
             // As a shell reports a program that Ctrl-C has ended.
             if demo::interrupted() { ExitCode::from(130) } else { ExitCode::FAILURE }
         }

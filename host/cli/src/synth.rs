@@ -16,7 +16,7 @@ mod walls;
 mod yosys;
 
 use crate::bench::{Figure, print};
-use crate::report::{say, table};
+use crate::report::{note, say, table};
 use anyhow::{Result, bail};
 use design::Design;
 use levels::Levels;
@@ -137,7 +137,7 @@ impl Target {
 /// Runs the synthesis and prints what came out.
 pub fn run(args: &Args) -> Result<()> {
     let What::Core = args.design;
-    eprintln!("starting yosys (for the first time this takes a minute or two)");
+    note!("starting yosys (for the first time this takes a minute or two)");
     let tool = Yosys::find()?;
     let mut figures = Vec::new();
     for target in [Target::Xcup, Target::Ecp5] {
@@ -145,7 +145,7 @@ pub fn run(args: &Args) -> Result<()> {
             continue;
         }
         let (width, qps) = target.core();
-        eprintln!("{}: emitting the core's text", target.name());
+        note!("{}: emitting the core's text", target.name());
         let mut verilog = testbed::core_verilog(width, qps)?;
         if target == Target::Ecp5 {
             // It has one kind of block RAM only.

@@ -85,6 +85,32 @@ fn a_capture_does_not_overwrite_the_fault_rules() {
     assert!(std::fs::read(&rules).unwrap() == text.as_bytes(), "the rules are gone");
 }
 
+#[test]
+fn what_has_no_end_or_is_written_to_already_is_refused() {
+    let sound = file("endless rules", b"some bytes");
+    let text = says(&["--faults", "/dev/zero", &sound]);
+    assert!(text.contains("/dev/zero is no file of fault rules"), "{text}");
+    // A pipe here; a file, or a pipe to another program, for a user.
+    let text = says(&["--capture", "/dev/stdout", &sound]);
+    assert!(text.contains("the figures would go into the capture"), "{text}");
+}
+
+/// As in `ferroce demo FILE 2>&1 | head -1`.
+#[test]
+fn nobody_has_to_listen() {
+    let (sound, capture) = (file("unheard", b"some bytes"), file("unheard.pcapng", b""));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = Command::new(env!("CARGO_BIN_EXE_ferroce"))
+        .args(["demo", "--width", "64", "--capture", &capture, &sound])
+        .stdout(writer.try_clone().unwrap())
+        .stderr(writer)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+    assert!(std::fs::metadata(capture).unwrap().len() > 100_000);
+}
+
 /// Its receive never completes, and its SEND only after all retries.
 #[test]
 fn a_digest_that_is_lost_for_ever_ends_the_demo() {

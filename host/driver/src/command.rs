@@ -121,7 +121,7 @@ impl CommandRing {
                 }
             }
             if Instant::now() > deadline {
-                eprintln!("ferroce: {} is not answered; the firmware's log is in BAR0 at FW_LOG", name(command));
+                note!("ferroce: {} is not answered; the firmware's log is in BAR0 at FW_LOG", name(command));
                 return Err(self.life.loses("its firmware does not answer"));
             }
             self.function.relax();

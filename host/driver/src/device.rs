@@ -335,7 +335,7 @@ impl Device {
         if let Err(e) = destroyed
             && !self.0.life.is_over()
         {
-            eprintln!("ferroce: {e}");
+            note!("ferroce: {e}");
         }
     }
 
@@ -407,7 +407,7 @@ impl Device {
         if let Err(e) = self.try_bury(qpn)
             && !self.0.life.is_over()
         {
-            eprintln!("ferroce: QP {qpn} has failed: {e}");
+            note!("ferroce: QP {qpn} has failed: {e}");
         }
     }
 

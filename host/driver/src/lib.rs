@@ -17,6 +17,14 @@
 //! # Ok(()) }
 //! ```
 
+/// As `eprintln!`, but does not panic where nobody reads standard error: destructors say things.
+macro_rules! note {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod ah;
 pub mod bar;
 mod command;

@@ -63,7 +63,7 @@ impl Life {
     pub(crate) fn loses(&self, why: &'static str) -> Error {
         error(self.end.get_or_init(|| {
             if let Err(e) = crate::config::silence(&*self.function) {
-                eprintln!("ferroce: the device is gone ({why}), and Bus Master Enable cannot be cleared: {e}");
+                note!("ferroce: the device is gone ({why}), and Bus Master Enable cannot be cleared: {e}");
             }
             why
         }))

@@ -6,7 +6,7 @@ use crate::crew::Worker;
 use crate::fault::{Action, Fired, Rules};
 use nic::{Frame, Fs, NS, Nic};
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 /// A cable between two stations: NICs, or a NIC and a socket.
@@ -289,7 +289,8 @@ fn write<T>(capture: &mut Option<Capture>, what: impl FnOnce(&mut Capture) -> io
     match what(capture.as_mut()?) {
         Ok(done) => Some(done),
         Err(e) => {
-            eprintln!("the capture stops here: {e}");
+            // Nobody may be there to read it.
+            let _ = writeln!(io::stderr(), "the capture stops here: {e}");
             *capture = None;
             None
         }

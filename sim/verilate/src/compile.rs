@@ -10,7 +10,8 @@ use crate::{
 };
 use sha2::{Digest, Sha256};
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::Command,
     sync::Mutex,
@@ -99,7 +100,8 @@ pub(crate) fn build(name: &str, text: &str, ports: &[PortInfo], options: &Option
     let built = Built { library: entry.join("model.so"), wave };
     once(&entry, |dir| {
         if let Some(text) = &options.announce {
-            eprintln!("{text}");
+            // Nobody may be there to read it.
+            let _ = writeln!(io::stderr(), "{text}");
         }
         let job = Job { name, dir, verilator, wave, coverage: options.coverage };
         fs::write(dir.join("top.v"), format!("{text}\n")).map_err(io_error(dir))?;

@@ -3,7 +3,7 @@
 use super::Run;
 use super::load::Meter;
 use super::measure::{Ask, Bench};
-use crate::report::quantile;
+use crate::report::{note, quantile};
 use anyhow::Result;
 use driver::{Access, Data, Flags, Operation};
 use testbed::{Connect, Setup, Testbed};
@@ -102,10 +102,10 @@ fn show(bed: &Testbed, name: Option<&str>, start: u64) {
         .flat_map(|n| bed.sim().nic(n).note_passages().into_iter().map(move |(at, what)| (at, n, what)))
         .collect();
     all.sort_by_key(|(at, ..)| *at);
-    eprintln!("{name}: {} cycles", bed.cycle() - start);
+    note!("{name}: {} cycles", bed.cycle() - start);
     let mut last = start;
     for (at, n, what) in all {
-        eprintln!("{:6} {:+5}  NIC {n}  {what:?}", at - start, at - last);
+        note!("{:6} {:+5}  NIC {n}  {what:?}", at - start, at - last);
         last = at;
     }
 }

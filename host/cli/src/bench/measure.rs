@@ -1,6 +1,7 @@
 //! Measures figures, on the bare core and on a board, and keeps them.
 
 use super::{Board, Figure, Run};
+use crate::report::note;
 use anyhow::Result;
 use nic::{NS, PcieProfile};
 use testbed::Setup;
@@ -56,7 +57,7 @@ impl Bench {
 
     /// Adds a figure.
     pub fn push(&mut self, figure: Figure) {
-        eprintln!("{}: {:.2} {}", figure.figure, figure.value, figure.unit);
+        note!("{}: {:.2} {}", figure.figure, figure.value, figure.unit);
         self.figures.push(figure);
     }
 

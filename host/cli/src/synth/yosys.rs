@@ -1,5 +1,6 @@
 //! Runs yosys on one block, once for one text.
 
+use crate::report::note;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -52,9 +53,9 @@ impl Yosys {
         std::fs::write(dir.join("block.v"), text)?;
         std::fs::write(dir.join("run.ys"), format!("{script}write_json part.json\n"))?;
         let start = Instant::now();
-        eprint!("{what}: ");
+        note!("{what}");
         let out = Command::new(self.name).args(["-q", "-l", "run.log", "-s", "run.ys"]).current_dir(&dir).output()?;
-        eprintln!("{} s", start.elapsed().as_secs());
+        note!("  {} s", start.elapsed().as_secs());
         if !out.status.success() {
             bail!("yosys failed on {what}, in {}:\n{}", dir.display(), tail(&String::from_utf8_lossy(&out.stderr)));
         }

@@ -269,7 +269,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         if let Err(e) = self.device.set_port(&Port { raw: false, ..self.port }) {
-            eprintln!("ferroce: {e}");
+            note!("ferroce: {e}");
         }
     }
 }
