@@ -1,0 +1,208 @@
+//! Frames of any content at the rate of the line, beside work in both directions, at all widths: each has one verdict, the work comes
+//! out right, and memory stays as it is.
+
+use abi::status::counter;
+use driver::qp::SendOptions;
+use driver::{Access, Data, Flags, Mr, Operation};
+use ferroce_tests::{Bystander, GUARD, assert_sound, bytes, captures, inject, noise, pass, region, seal, small_pairs};
+use nic::Adversary;
+use rand::{Rng, RngExt};
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use testbed::{Connect, End, Pair, Setup, Testbed};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const LEN: usize = 3000;
+
+/// Work that goes on and on from one end of a pair, and what it must have done.
+struct Work {
+    source: Mr,
+    target: Mr,
+    back: Mr,
+    rounds: u64,
+    /// Rounds that came out right.
+    right: u64,
+    left: u64,
+}
+
+impl Work {
+    /// From host `from` to the other.
+    fn new(bed: &Testbed, from: usize, seed: u64) -> Self {
+        let mr = |i: usize| bed.hosts[i].pd.alloc(LEN, Access::all()).unwrap();
+        let source = region(&bed.hosts[from].pd, LEN, Access::all(), noise(seed));
+        Work { source, target: mr(1 - from), back: mr(from), rounds: 0, right: 0, left: 0 }
+    }
+
+    /// Once all that was posted is complete and right, posts more, if there is to be more.
+    fn step(&mut self, near: &mut End, far: &mut End, more: bool, what: &str) {
+        while let Some(c) = near.cq.poll().next() {
+            c.status.unwrap_or_else(|e| panic!("{what}: round {}, request {}: {e}", self.rounds, c.wr_id));
+            self.left -= u64::from(c.opcode < abi::queue::recv_op::RECV);
+        }
+        if self.left > 0 {
+            return;
+        }
+        if self.rounds > self.right {
+            self.right = self.rounds;
+            assert!(bytes(&self.back) == bytes(&self.source), "{what}: round {}", self.rounds);
+            self.back.write(0, &[GUARD; LEN]);
+            self.target.write(0, &[GUARD; LEN]);
+        }
+        if !more {
+            return;
+        }
+        far.qp.post_recv(self.rounds, &[self.target.sge(0, 1000)]).unwrap();
+        let mut batch = near.qp.post();
+        let mut add = |operation, sge, flags| batch.add(self.rounds, operation, Data::Sges(&[sge]), flags).unwrap();
+        add(Operation::Send, self.source.sge(0, 1000), Flags::empty());
+        add(Operation::Write(self.target.remote(1000)), self.source.sge(1000, LEN - 1000), Flags::empty());
+        add(Operation::Read(self.target.remote(0)), self.back.sge(0, LEN), Flags::SIGNALED);
+        (self.rounds, self.left) = (self.rounds + 1, 1);
+    }
+}
+
+/// Some frame. What gets past the ingress names a QP below `qps` that is none of `spared`.
+fn any_frame(rng: &mut ChaCha8Rng, material: &[Vec<u8>], spared: &[u32]) -> Vec<u8> {
+    let len = [rng.random_range(1..80), rng.random_range(1..1500), rng.random_range(1..9200)][rng.random_range(0..3)];
+    let mut frame = vec![0; len];
+    match rng.random_range(0..4) {
+        0 => rng.fill_bytes(&mut frame),
+        _ => frame = material[rng.random_range(0..material.len())].clone(),
+    }
+    if rng.random_bool(0.9) && frame.len() > 34 {
+        frame[..6].copy_from_slice(&MAC);
+        frame[30..34].copy_from_slice(&[10, 0, 0, 2]);
+    }
+    for _ in 0..rng.random_range(0..4) {
+        let at = rng.random_range(0..frame.len());
+        frame[at] = rng.random();
+    }
+    match rng.random_range(0..8) {
+        // Cut; a tag more; grown.
+        0 => frame.truncate(rng.random_range(1..=frame.len())),
+        1 if frame.len() > 14 => drop(frame.splice(12..12, [0x81, 0, 0, 5])),
+        2 => frame.resize(frame.len() + rng.random_range(1..100), 0),
+        3 if frame.len() > 40 => {
+            // Lengths that disagree.
+            let at = [16, 38][rng.random_range(0..2)];
+            let near = (frame.len() as u16).wrapping_sub(rng.random_range(0..60));
+            frame[at..at + 2].copy_from_slice(&near.to_be_bytes());
+        }
+        4 if frame.len() > 14 => frame[14] = rng.random(),
+        _ => {}
+    }
+    if frame.len() > 58 && rng.random_bool(0.7) {
+        let victim = (2..30).filter(|q| !spared.contains(q)).nth(rng.random_range(0..4)).expect("there are more");
+        frame[47..50].copy_from_slice(&victim.to_be_bytes()[1..]);
+        if rng.random_bool(0.7) {
+            // As from its peer.
+            frame[26..30].copy_from_slice(&[10, 0, 0, 1]);
+            frame[44..46].fill(0xff);
+        }
+        if rng.random_bool(0.5) {
+            frame[42] = rng.random_range(0..0x40);
+            frame[51..54].copy_from_slice(&[0, 0, rng.random_range(0..4)]);
+        }
+        seal(&mut frame);
+    }
+    frame
+}
+
+fn verdicts(bed: &Testbed) -> u64 {
+    (0..counter::RX_CE).map(|i| bed.hosts[1].device.counter(i)).sum()
+}
+
+fn flood(mut setup: Setup, cycles: u64, seed: u64) {
+    let what = format!("{} bits", setup.width);
+    setup.nic.adversary = Adversary::Hostile;
+    let width = setup.width as u64 / 8;
+    let bed = Testbed::new(&setup).unwrap();
+    let mut rng = verilate::rng(seed);
+    let mut bystander = Bystander::new(&bed);
+    let send = SendOptions { retry_count: 7, ..SendOptions::default() };
+    let connect = Connect { access: Access::all(), send, ..small_pairs() };
+    let mut pairs = bed.connect_many(&connect, 2).unwrap();
+    let mut work: Vec<_> = (0..4).map(|i| Work::new(&bed, i % 2, i as u64)).collect();
+    let spared: Vec<_> = pairs.iter().chain([&bystander.pair]).map(|p| p.b.qp.qpn()).collect();
+    // Whom the frames get through to: nothing that they could name is in reach.
+    let victims: Vec<Pair> = bed.connect_many(&connect, 4).unwrap();
+
+    let material: Vec<_> = captures().into_iter().filter(|f| f.len() > 60).collect();
+    let before = verdicts(&bed);
+    let crossed = Arc::new(AtomicU64::new(0));
+    let count = crossed.clone();
+    bed.sim().tap(Some(Box::new(move |nic, _, _| {
+        count.fetch_add(u64::from(nic == 0), Ordering::Relaxed);
+    })));
+    let step = |pairs: &mut Vec<Pair>, work: &mut Vec<Work>, more| {
+        for (pair, work) in pairs.iter_mut().zip(work.chunks_mut(2)) {
+            work[0].step(&mut pair.a, &mut pair.b, more, &what);
+            work[1].step(&mut pair.b, &mut pair.a, more, &what);
+        }
+    };
+    let (start, mut sent, mut sent_beats) = (bed.cycle(), 0, 0);
+    while bed.cycle() - start < cycles {
+        // Bursts at all that the port takes, and gaps in which what was lost is sent again.
+        let burst = bed.cycle() / 4000 % 3 != 2;
+        let share = if burst { 7 } else { 2 };
+        while sent_beats * 10 < (bed.cycle() - start) * share {
+            let frame = any_frame(&mut rng, &material, &spared);
+            sent_beats += (frame.len() as u64).div_ceil(width);
+            sent += 1;
+            inject(&bed, 1, frame, rng.random_bool(0.02));
+            if rng.random_bool(0.05) {
+                // A frame in each cycle.
+                for _ in 0..40 {
+                    let bytes = (0..rng.random_range(1..=width)).map(|_| rng.random()).collect();
+                    inject(&bed, 1, bytes, rng.random_bool(0.1));
+                }
+                (sent, sent_beats) = (sent + 40, sent_beats + 40);
+            }
+        }
+        sent_beats = sent_beats.max((bed.cycle() - start) * share / 10);
+        step(&mut pairs, &mut work, true);
+        bed.relax();
+    }
+    for _ in 0..100_000 {
+        step(&mut pairs, &mut work, false);
+        if work.iter().all(|w| w.right == w.rounds) {
+            break;
+        }
+        bed.relax();
+    }
+    let rounds: Vec<_> = work.iter().map(|w| w.right).collect();
+    println!("{what}: {sent} frames of the flood, {} of host 0, rounds {rounds:?}", crossed.load(Ordering::Relaxed));
+    assert!(work.iter().all(|w| w.right == w.rounds && w.right > 1), "{what}: the work stands still");
+    drop(pairs);
+    pass(&bed, 200);
+    bed.sim().tap(None);
+    for (i, (name, _)) in counter::NAMES.iter().enumerate().filter(|c| c.1.0.starts_with("RX_")) {
+        print!("{name} {}, ", bed.hosts[1].device.counter(i));
+    }
+    println!();
+    assert_eq!(verdicts(&bed) - before, sent + crossed.load(Ordering::Relaxed), "{what}: each frame has one verdict");
+    drop(victims);
+    bystander.check(&bed, &what);
+    assert_sound(&bed, &what);
+}
+
+#[test]
+fn work_goes_on_in_a_flood_at_64_bits() {
+    flood(Setup::small(), verilate::scale(60_000) as u64, 1);
+}
+
+#[test]
+fn work_goes_on_in_a_flood_at_128_bits() {
+    flood(Setup { width: 128, ..Setup::default() }, verilate::scale(30_000) as u64, 2);
+}
+
+#[test]
+fn work_goes_on_in_a_flood_at_256_bits() {
+    flood(Setup { width: 256, ..Setup::default() }, verilate::scale(30_000) as u64, 3);
+}
+
+#[test]
+fn work_goes_on_in_a_flood_at_512_bits() {
+    flood(Setup::default(), verilate::scale(30_000) as u64, 4);
+}
