@@ -32,8 +32,18 @@ struct Message {
     opcode: u8,
     signaled: bool,
     length: u64,
-    /// READ: where it lands.
+    /// READ, atomic: where it lands.
     sges: Vec<(u64, u64, u64)>,
+}
+
+impl Message {
+    fn atomic(&self) -> bool {
+        [send_op::COMPARE_SWAP, send_op::FETCH_ADD].contains(&self.opcode)
+    }
+    /// Its peer answers it with data.
+    fn reads(&self) -> bool {
+        self.opcode == send_op::READ || self.atomic()
+    }
 }
 
 /// A send side in plain numbers: what the rules say, written down a second time.
@@ -98,7 +108,12 @@ impl Reference {
         let half = length / 2;
         let sges = vec![(0x1000, 0x11, half), (0x9000, 0x22, length - half)];
         let psn = self.sent;
-        self.messages.push(Message { psn, packets, index, blocks, opcode, signaled, length, sges });
+        let mut message = Message { psn, packets, index, blocks, opcode, signaled, length, sges };
+        if message.atomic() {
+            // Where SGE 0 would be are its operands.
+            message.sges = vec![(0x1000, 0x11, 0), (0x9000, 0x22, length)];
+        }
+        self.messages.push(message);
         self.sent = (self.sent + packets) & M24;
         self
     }
@@ -236,7 +251,8 @@ impl Reference {
         if ahead >= (self.sent.wrapping_sub(self.psn) & M24) && !again {
             return stale;
         }
-        let data = (op::READ_RESPONSE_FIRST..=op::READ_RESPONSE_ONLY).contains(&opcode);
+        let atomic = opcode == op::ATOMIC_ACK;
+        let data = (op::READ_RESPONSE_FIRST..=op::READ_RESPONSE_ONLY).contains(&opcode) || atomic;
         let (class, low) = (syndrome >> 5, syndrome & 31);
         if !data && (opcode != op::ACK || !matches!(class, 0 | 1 | 3) || class == 3 && low > 3) {
             return stale;
@@ -251,7 +267,7 @@ impl Reference {
         while todo > 0 {
             let Some(m) = self.messages.get(self.oldest).cloned() else { break };
             let span = (m.psn + m.packets).wrapping_sub(self.psn) & M24;
-            if m.opcode == send_op::READ {
+            if m.reads() {
                 let lost = if ack { todo > span } else { !fatal || todo >= span };
                 if lost && !self.recovering {
                     let (op, back) = self.retry();
@@ -303,7 +319,7 @@ impl Reference {
             return (if accepted { counter::RX_ACCEPTED } else { counter::RX_STALE_RESPONSE }, free(ops), None);
         }
         if data {
-            let Some(r) = self.messages.get(self.oldest).filter(|r| r.opcode == send_op::READ).cloned() else {
+            let Some(r) = self.messages.get(self.oldest).filter(|r| r.reads()).cloned() else {
                 ops.push(self.op());
                 return (counter::RX_STALE_RESPONSE, free(ops), None);
             };
@@ -311,9 +327,9 @@ impl Reference {
             let payload = m.payload.to_u64();
             let left = r.length - at;
             let final_one = (psn + 1) & M24 == (r.psn + r.packets) & M24;
-            let ends = opcode == op::READ_RESPONSE_LAST || opcode == op::READ_RESPONSE_ONLY;
+            let ends = opcode == op::READ_RESPONSE_LAST || opcode == op::READ_RESPONSE_ONLY || atomic;
             let pad = (payload + m.pad.to_u64()).is_multiple_of(4);
-            if ends != final_one || payload != if final_one { left } else { self.mtu } || !pad {
+            if atomic != r.atomic() || ends != final_one || payload != if final_one { left } else { self.mtu } || !pad {
                 let op = self.end(wc::BAD_RESP, cause::BAD_RESPONSE);
                 ops.push(op);
                 return (counter::RX_ACCEPTED, free(ops), None);
@@ -327,6 +343,7 @@ impl Reference {
                     let n = (begin + len - from).min(payload - done);
                     let mut op = self.op();
                     op.write = true;
+                    op.reply.atomic = atomic;
                     op.key = key.to_bits();
                     op.va = (va + from - begin).to_bits();
                     op.len = n.to_bits();
@@ -466,7 +483,7 @@ impl Actor for Around {
             let mut block = vec![];
             if let Some(r) = qps.get(at as usize / 16) {
                 // The oldest READ of this slot that is not done: the test knows how many are.
-                let reads: Vec<_> = r.messages.iter().filter(|m| m.opcode == send_op::READ).collect();
+                let reads: Vec<_> = r.messages.iter().filter(|m| m.reads()).collect();
                 let slot = at as usize % 16;
                 if let Some(s) = reads.get(slot) {
                     for (va, key, len) in &s.sges {
@@ -511,7 +528,7 @@ fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
         .filter(|(k, _)| match k.as_str() {
             "qpn" | "write" | "last" | "more" | "response" => true,
             "generation" => write || valid,
-            "key" | "va" | "len" | "span" | "buf" | "pd" | "need" => write,
+            "key" | "va" | "len" | "span" | "buf" | "pd" | "need" | "reply.atomic" => write,
             "rows" => last,
             "completion.cause" => last,
             "completion.length" => valid && !bad,

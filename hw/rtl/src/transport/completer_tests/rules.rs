@@ -21,15 +21,17 @@ fn random_responses_match_the_reference() {
             }
             let mut reads = 0;
             for _ in 0..rng.random_range(0..100) {
+                use send_op::*;
                 let mut opcode =
-                    [send_op::SEND, send_op::WRITE, send_op::WRITE_IMM, send_op::READ][rng.random_range(0..4)];
-                if opcode == send_op::READ {
+                    [SEND, WRITE, WRITE_IMM, READ, [COMPARE_SWAP, FETCH_ADD][reads % 2]][rng.random_range(0..5)];
+                if (READ..=FETCH_ADD).contains(&opcode) {
                     reads += 1;
                     if reads > 16 {
                         opcode = send_op::SEND;
                     }
                 }
                 let length = [0, 1, r.mtu, rng.random_range(0..6 * r.mtu)][rng.random_range(0..4)];
+                let length = if opcode > READ { 8 } else { length };
                 r.send(opcode, length, rng.random_bool(0.6));
             }
         }
@@ -58,11 +60,12 @@ fn random_responses_match_the_reference() {
                     6 => x.pkey = 0x7fffu64.to_bits(),
                     4 => x.psn = (r.psn.wrapping_sub(rng.random_range(1..9)) & M24).to_bits(),
                     _ => {
-                        if let Some(s) = oldest.filter(|s| s.opcode == send_op::READ) {
-                            // The next response packet, rarely not.
+                        if let Some(s) = oldest.filter(|s| s.reads()) {
+                            // The next response packet, rarely not; rarely the answer to something else.
                             let at = (r.psn.wrapping_sub(s.psn) & M24) * r.mtu;
                             let n = (s.length - at).min(r.mtu);
                             let opcode = match (at == 0, at + n == s.length) {
+                                _ if s.atomic() != rng.random_bool(0.01) => op::ATOMIC_ACK,
                                 (true, true) => op::READ_RESPONSE_ONLY,
                                 (true, false) => op::READ_RESPONSE_FIRST,
                                 (false, true) => op::READ_RESPONSE_LAST,
@@ -157,6 +160,39 @@ fn a_read_response_lands_and_completes_with_its_last_packet() {
             (ack(105), "cqe 6 status 0"),
         ],
     );
+}
+
+#[test]
+fn the_answer_to_an_atomic_lands_behind_its_operands_and_completes_it() {
+    let two = |r: &mut Reference| {
+        r.send(send_op::FETCH_ADD, 8, true).send(send_op::COMPARE_SWAP, 8, true).send(send_op::SEND, 10, true);
+    };
+    let answer = |psn| data(op::ATOMIC_ACK, psn, 8);
+    rule(
+        two,
+        &[
+            (answer(100), "write 9000 8, cqe 0 status 0"),
+            (answer(100), "nothing"),
+            (answer(101), "write 9000 8, cqe 1 status 0"),
+            (ack(102), "cqe 3 status 0"),
+        ],
+    );
+    // Lost ones are asked for again, from the first on.
+    rule(
+        two,
+        &[
+            (answer(101), "back 100 at 0 of 0"),
+            (answer(100), "write 9000 8, cqe 0 status 0"),
+            (ack(102), "back 101 at 0 of 1"),
+            (answer(101), "write 9000 8, cqe 1 status 0"),
+        ],
+    );
+    // Nor is a READ answered with that, or an atomic with data.
+    let end = "cqe 0 status 7, end BAD_RESPONSE";
+    for wrong in [data(op::READ_RESPONSE_ONLY, 100, 8), data(op::READ_RESPONSE_FIRST, 100, 1024)] {
+        rule(two, &[(wrong, end), (answer(100), "nothing")]);
+    }
+    rule(|r| _ = r.send(send_op::READ, 8, true), &[(answer(100), end)]);
 }
 
 #[test]
