@@ -41,6 +41,16 @@ struct Message {
     changed: Option<u64>,
 }
 
+impl Message {
+    fn atomic(&self) -> bool {
+        [send_op::COMPARE_SWAP, send_op::FETCH_ADD].contains(&self.opcode)
+    }
+    /// Its peer answers it with data.
+    fn reads(&self) -> bool {
+        self.opcode == send_op::READ || self.atomic()
+    }
+}
+
 #[derive(Clone, Default)]
 struct Pair {
     raw: bool,
@@ -266,8 +276,11 @@ impl Bench {
         }
         let rng = &mut self.rng;
         let pair = &self.pairs[q];
-        let opcode = [0, 0, 1, 2, 2, 3, 4, 4][rng.random_range(0..8)];
-        let opcode = if opcode == send_op::READ && pair.max_reads == 0 { send_op::WRITE } else { opcode };
+        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6][rng.random_range(0..10)];
+        let opcode = if opcode >= send_op::READ && pair.max_reads == 0 { send_op::WRITE } else { opcode };
+        if opcode > send_op::READ {
+            return self.random_atomic(q, opcode);
+        }
         let inlines = opcode != send_op::READ && rng.random_bool(0.3);
         let mut sges: Vec<(u64, u32, u32)> = vec![];
         let mut length = 0;
@@ -309,6 +322,32 @@ impl Bench {
             inline_data,
             sges,
             length,
+            va: rng.random(),
+            rkey: rng.random(),
+            imm: rng.random(),
+            bad: None,
+            began: None,
+            changed: None,
+        }
+    }
+
+    /// Its operands stand where the first SGE would.
+    fn random_atomic(&mut self, q: usize, opcode: u8) -> Message {
+        let rng = &mut self.rng;
+        let mut operands = vec![0; 16];
+        rng.fill_bytes(&mut operands);
+        let blocks = rng.random_range(1..=2);
+        Message {
+            index: self.pairs[q].posted,
+            blocks,
+            claims: blocks,
+            opcode,
+            signaled: rng.random_bool(0.5),
+            solicited: rng.random(),
+            fence: rng.random_bool(0.1),
+            inline_data: Some(operands),
+            sges: vec![(0, 0, 0), (rng.random(), rng.random(), 8)],
+            length: 8,
             va: rng.random(),
             rkey: rng.random(),
             imm: rng.random(),
@@ -412,14 +451,22 @@ impl Bench {
         let m = pair.messages[pair.at].clone();
         let changed = m.changed.is_some_and(|epoch| epoch != pair.epoch);
         assert!(m.bad.is_none() && !changed, "QP {q} sends {m:?}");
-        let read = m.opcode == send_op::READ;
+        let read = m.reads();
         let left = m.length - pair.offset;
-        let bytes = if read { 0 } else { left.min(mtu) };
+        let bytes = if m.atomic() {
+            16
+        } else if read {
+            0
+        } else {
+            left.min(mtu)
+        };
         let (first, last) = (pair.offset == 0, read || left <= mtu);
         let again = pair.psn != pair.high;
         let base = if m.opcode == send_op::WRITE || m.opcode == send_op::WRITE_IMM { op::WRITE_FIRST } else { 0 };
         let imm = m.opcode == send_op::SEND_IMM || m.opcode == send_op::WRITE_IMM;
         let opcode = match (first, last) {
+            _ if m.opcode == send_op::COMPARE_SWAP => op::COMPARE_SWAP,
+            _ if m.opcode == send_op::FETCH_ADD => op::FETCH_ADD,
             _ if read => op::READ_REQUEST,
             (true, true) => base + op::SEND_ONLY + imm as u8,
             (false, true) => base + op::SEND_LAST + imm as u8,
@@ -434,7 +481,8 @@ impl Bench {
         assert_eq!(get("solicited"), (m.solicited && last && !read) as u64);
         if first && base != 0 || read {
             assert_eq!(get("va"), m.va.wrapping_add(pair.offset as u64));
-            assert_eq!((get("rkey"), get("dma_len")), (m.rkey as u64, left as u64));
+            assert_eq!(get("rkey"), m.rkey as u64);
+            assert!(m.atomic() || get("dma_len") == left as u64);
         }
         if imm {
             assert_eq!(get("imm"), m.imm as u64);
@@ -496,6 +544,7 @@ impl Bench {
             self.seen[6] += (first && receives && pair.at >= limit) as u64;
         }
         assert!(ack || read || !(last && (m.signaled || again)), "QP {q} {m:?} asks for no ACK");
+        assert!(ack || !m.atomic(), "QP {q} {m:?} asks for no answer");
         pair.since_ack.0 += 1;
         pair.since_ack.1 += bytes;
         assert!(ack || read || pair.since_ack.0 < 32 && pair.since_ack.1 < 16 << 10, "QP {q} {:?}", pair.since_ack);
@@ -540,7 +589,7 @@ impl Bench {
         pair.acked = psn;
         while let Some(m) = pair.messages.get(pair.oldest) {
             let Some((began, reads)) = m.began else { break };
-            let read = m.opcode == send_op::READ;
+            let read = m.reads();
             if ahead(psn, (began + pair.packets(m.length)) & 0xff_ffff) >= 0x80_0000 {
                 break;
             }
@@ -798,7 +847,7 @@ impl Bench {
             pair.offset = 0;
             let done = &pair.messages[..n];
             pair.psn = done.last().map_or(pair.message, |m| (m.began.unwrap().0 + pair.packets(m.length)) & 0xff_ffff);
-            pair.reads = done.iter().filter(|m| m.opcode == send_op::READ).count() as u8;
+            pair.reads = done.iter().filter(|m| m.reads()).count() as u8;
             pair.since_ack = (0, 0);
         }
         while let Some([q, generation, psn, why]) = self.failures.front().copied().filter(|_| !in_output) {
@@ -872,7 +921,7 @@ fn sge_bytes(sges: &[(u64, u32, u32)]) -> [u8; 64] {
 
 /// The row's SGEs are the message's; those beyond its count are empty, whatever else they hold.
 fn lands(row: &[u8], message: &Message) -> bool {
-    message.opcode == send_op::READ
+    message.reads()
         && (0..4).all(|i| {
             let entry = &row[16 * i..16 * i + 16];
             match message.sges.get(i) {
@@ -1029,8 +1078,16 @@ fn spoil(rng: &mut ChaCha8Rng, m: &mut Message, raw: bool) {
         return;
     }
     match rng.random_range(0..6) {
-        0 => (m.opcode, m.bad) = (5 + rng.random_range(0..200), Some(cause::WQE_OPCODE)),
+        0 => (m.opcode, m.bad) = (send_op::FETCH_ADD + rng.random_range(1..200), Some(cause::WQE_OPCODE)),
         1 if m.inline_data.is_none() => (m.length, m.bad) = (m.length.wrapping_add(1), Some(cause::WQE_LENGTH)),
+        1 | 2 if m.atomic() => {
+            if rng.random() {
+                m.length = rng.random_range(9..100);
+            } else {
+                m.sges[1].2 = [0, 4, 16][rng.random_range(0..3)];
+            }
+            m.bad = Some(cause::WQE_LENGTH);
+        }
         2 if m.inline_data.is_some() => (m.length, m.bad) = (m.blocks as u32 * 64 - 31, Some(cause::WQE_LENGTH)),
         3 if m.sges.len() == 2 && m.inline_data.is_none() => {
             m.sges.push((0, 0, 0));
