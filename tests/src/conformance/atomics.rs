@@ -20,6 +20,11 @@ pub const ROWS: &[Row] = &[
         "A repeated atomic (its answer was lost) is answered from its saved result, whatever is in memory by then; one that is not saved is dropped"
     ),
     row!(
+        "9.4.5, 9.7.5",
+        sixteen_atomics_whose_answers_are_lost,
+        "All that may be outstanding, sixteen, are executed once and answered from their saved results as often as they are repeated, in order"
+    ),
+    row!(
         "9.7.5",
         reads_and_atomics_are_answered_in_order,
         "READs and atomics are answered in the order of their PSNs, and ACKs of later messages behind them; a READ finds what an atomic before it left"
@@ -57,6 +62,11 @@ pub const ROWS: &[Row] = &[
         "9.7.5",
         an_atomic_whose_answer_is_lost_is_asked_for_again,
         "An atomic whose answer is lost, as a later answer shows, is sent again, unchanged"
+    ),
+    row!(
+        "9.7.3, 9.7.5",
+        twenty_atomics_of_which_no_answer_comes,
+        "Of more than may be outstanding the first sixteen are sent; when none is answered they are sent again, unchanged, before any other"
     ),
     row!(
         "9.7.6",
@@ -137,6 +147,32 @@ fn a_repeated_atomic_is_not_executed_again(t: &mut Talk) {
     t.peer(again(t, 1, 7));
     t.silence();
     t.counts(counter::RX_DUPLICATE, 1);
+    t.check_memory();
+}
+
+fn sixteen_atomics_whose_answers_are_lost(t: &mut Talk) {
+    let first = word(t, AT);
+    let asked: Vec<_> = (0..16).map(|psn| ask(t, op::FETCH_ADD, psn, AT, [3, 0])).collect();
+    let answers = |t: &mut Talk| {
+        (0..16).for_each(|psn| t.nic(atomic_ack(psn, psn + 1, first.wrapping_add(3 * u64::from(psn)))));
+    };
+    t.peer_all_at_once(asked.clone());
+    answers(t);
+    t.lands_data(AT, &first.wrapping_add(48).to_le_bytes());
+    for packet in &asked {
+        let psn = packet.psn;
+        t.peer(packet.clone());
+        t.nic(atomic_ack(psn, psn + 1, first.wrapping_add(3 * u64::from(psn))));
+    }
+    t.counts(counter::RX_DUPLICATE, 16);
+    t.check_memory();
+    // One more takes the place of the oldest.
+    adds(t, 16, 17, AT, 1);
+    t.peer(asked[0].clone());
+    t.silence();
+    t.peer(asked[1].clone());
+    t.nic(atomic_ack(1, 2, first.wrapping_add(3)));
+    t.counts(counter::RX_DUPLICATE, 2);
     t.check_memory();
 }
 
@@ -265,6 +301,22 @@ fn an_atomic_whose_answer_is_lost_is_asked_for_again(t: &mut Talk) {
     t.peer(atomic_ack(2, 3, 3));
     t.completes(3);
     t.lands_data(at, &3u64.to_le_bytes());
+}
+
+fn twenty_atomics_of_which_no_answer_comes(t: &mut Talk) {
+    let ats: Vec<_> = (0..20).map(|id| posts(t, id, id, Flags::empty())).collect();
+    for _ in 0..2 {
+        (0..16).for_each(|psn| t.nic(added(psn, psn.into())));
+    }
+    for psn in 0..20 {
+        t.peer(atomic_ack(psn, psn + 1, u64::from(psn) << 40));
+        t.completes(psn.into());
+        if psn < 4 {
+            t.nic(added(psn + 16, u64::from(psn) + 16));
+        }
+    }
+    ats.iter().enumerate().for_each(|(i, at)| t.lands_data(*at, &((i as u64) << 40).to_le_bytes()));
+    t.check_memory();
 }
 
 fn an_answer_of_another_kind_ends_the_queue_pair(t: &mut Talk) {
