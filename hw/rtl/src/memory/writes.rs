@@ -134,9 +134,11 @@ mod tests {
         scale,
     };
 
-    /// Notes when each channel's message is taken, and looks at the count.
+    /// Notes when each channel's message is taken, and looks at the count. A channel that is ready stays so until it has taken a message:
+    /// landing counts on that, for it asks a cycle before it writes.
     #[derive(Default)]
     struct Watch {
+        ready: [bool; 4],
         taken: VecDeque<(u64, usize)>,
         issued: u64,
     }
@@ -145,7 +147,10 @@ mod tests {
         fn observe(&mut self, m: &Model) {
             assert_eq!(m.get("issued"), self.issued & 0xffff);
             for i in 0..4 {
-                if m.bit(format!("s[{i}].valid").as_str()) && m.bit(format!("s[{i}].ready").as_str()) {
+                let [valid, ready] = ["valid", "ready"].map(|end| m.bit(format!("s[{i}].{end}").as_str()));
+                assert!(ready || !self.ready[i], "cycle {}: channel {i} is no longer ready", m.cycle());
+                self.ready[i] = ready && !valid;
+                if valid && ready {
                     self.taken.push_back((m.cycle(), i));
                     self.issued += u64::from(m.get(format!("s[{i}].data.len").as_str()) != 0);
                 }
