@@ -113,6 +113,8 @@ impl<const W: usize> ControlPlane<W> {
             mmio: Mmio::new(identity),
             core: SoftCore::new(identity.ram as usize, W >= 256),
             reset: Reset::new(identity.mhz),
+            // As after power-up, when nothing is stopped by that.
+            held: Reg::with_reset(true),
             ..Self::default()
         }
     }
@@ -136,7 +138,7 @@ impl<const W: usize> Logic for ControlPlane<W> {
         // Reset. To hold the soft core resets the device too: the firmware that comes knows nothing of what is there.
         let hold = self.registers.hold.val();
         self.held.d.next = hold;
-        let stops = hold && !self.held.q.val() && self.clock_q.q.val() > 1;
+        let stops = hold && !self.held.q.val();
         let asked = self.flr.val() || self.registers.reset.val();
         self.reset.request.next = asked || stops;
         self.reset.idle.next = self.idle.val();

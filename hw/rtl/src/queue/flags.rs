@@ -159,10 +159,11 @@ impl<const N: usize> Logic for Scan<N> {
         let some = self.now_any.q.val() || self.ahead_any.q.val();
         let now = if goes_on { self.ahead.q.val() } else { self.now.q.val() };
         let group = if goes_on { self.ahead_group.q.val() } else { self.now_group.q.val() };
-        let rest = now & (now - 1);
+        let one = lowest(now);
+        let rest = now & !one;
         if free {
             self.out_valid.d.next = some;
-            self.out.d.next = cat!(group, number_of(lowest(now)));
+            self.out.d.next = cat!(group, number_of(one));
         }
         self.now.d.next = if free { rest } else { now };
         self.now_any.d.next = if free { rest.any() } else { some };

@@ -925,10 +925,10 @@ fn lands(row: &[u8], message: &Message) -> bool {
         && (0..4).all(|i| {
             let entry = &row[16 * i..16 * i + 16];
             match message.sges.get(i) {
-                Some(s) => {
+                Some(s) if s.2 > 0 => {
                     (sge::VA.get(entry), sge::LKEY.get(entry), sge::LENGTH.get(entry)) == (s.0, s.1 as u64, s.2 as u64)
                 }
-                None => sge::LENGTH.get(entry) == 0,
+                _ => sge::LENGTH.get(entry) == 0,
             }
         })
 }
