@@ -1,6 +1,6 @@
 //! The driver by example: two hosts, a queue pair between them, one WRITE and one READ.
 //!
-//! `./ferroce setup`, then `cargo run -p testbed --example first_write`. Everything but the `Testbed` is the driver's own interface,
+//! `./ferroce setup`, then `cargo run -p ferroce-cli --example first_write`. Everything but the `Testbed` is the driver's own interface,
 //! the same over a simulated NIC and over a card.
 
 use driver::{Access, Data, Flags, Operation};
