@@ -432,7 +432,7 @@ impl Logic for Responder {
         let tail = self.tail.q.val();
         let header = kind.ud && !tail;
         let alone = kind.uc || kind.ud;
-        self.found.d.next = find(m, facts, kind, attributes, progress, message, view, self.reads.val(), tail);
+        self.found.d.next = find(m, facts, kind, attributes, progress, message, view, self.reads.val());
         let verdict_now = judge(found, kind, m.raw, progress.message == SENDING);
         self.verdict.d.next = verdict_now;
         let ahead_posted = self.rq_view.val().posted - consumer;
@@ -457,7 +457,9 @@ impl Logic for Responder {
             sges.get_bits::<32>(480),
         );
         let at = self.at.q.val();
-        let (start, reach) = (at.cast::<34>(), found.done.cast::<34>());
+        let (start, whole) = (at.cast::<34>(), found.done.cast::<34>());
+        // How far this walk goes. Whether all fits is known in the first one: of a datagram that does not, nothing is written.
+        let reach = if header { bits::<34>(UD_HEADER as u64) } else { whole };
         self.walks.d.next = (facts.some || header) && kind.send;
         self.ends[0].d.next = entries.end0.get_bits::<32>(0);
         self.ends[1].d.next = entries.end1.get_bits::<32>(0);
@@ -465,10 +467,10 @@ impl Logic for Responder {
         self.filled[0].d.next = sges.get_bits::<32>(224).any();
         self.filled[1].d.next = sges.get_bits::<32>(352).any();
         // A receive of one SGE ends in it, or does not fit.
-        let holds = !less(only.cast::<34>(), reach);
-        let within0 = if single { holds } else { !less(entries.end0, reach) };
+        let holds = !less(only.cast::<34>(), whole);
+        let within0 = single || !less(entries.end0, reach);
         self.within.d.next = cat!(3; !less(entries.end2, reach), !less(entries.end1, reach), within0);
-        self.fits.d.next = !kind.send || if single { holds } else { !less(entries.total, reach) };
+        self.fits.d.next = !kind.send || if single { holds } else { !less(entries.total, whole) };
         let (in0, in1, in2) = (less(start, entries.end0), less(start, entries.end1), less(start, entries.end2));
         self.likeness.d.next = compare(m, kind.atomic, self.saved.val(), attributes.mtu);
         self.is_rest.d.next = is_rest(self.likeness.q.val());
@@ -479,8 +481,9 @@ impl Logic for Responder {
         let right = verdict.right;
         let executes = right && posted && fits;
         let not_ready = (right || verdict.unfit) && !posted && !alone;
-        let drops = verdict.dropped || (right && !posted && alone);
-        let ends = verdict.wrong || (verdict.unfit && posted) || (right && posted && !fits);
+        let short = right && posted && !fits;
+        let drops = verdict.dropped || (right && !posted && alone) || (short && kind.ud);
+        let ends = verdict.wrong || (verdict.unfit && posted) || (short && !kind.ud);
         let raw = verdict.raw && posted && fits;
         // The stretch of memory at hand: a packet over several SGEs is several steps, all but the first from the begin of an entry.
         let (want, within) = (self.want.q.val(), self.within.q.val());
@@ -515,7 +518,7 @@ impl Logic for Responder {
         let fetching = verdict.wants && self.absent.q.val();
         let acts = act && !fetching;
         let final_act = acts && last;
-        let fails_wqe = verdict.spoils || (verdict.spoils_posted && posted) || (right && posted && !fits);
+        let fails_wqe = verdict.spoils || (verdict.spoils_posted && posted) || (short && !kind.ud);
         let done = stretch_last || !self.walks.q.val();
         let takes = verdict.takes && posted && fits && done && !header;
 

@@ -144,7 +144,7 @@ pub struct Found {
     pub packets: Bits<24>,
     /// WRITE: bytes to come after this packet.
     pub left: Bits<32>,
-    /// Bytes of the message with this packet; of the receive, if it is UD's.
+    /// Bytes of the message with this packet, and with the header area if it is UD's.
     pub done: Bits<33>,
     /// WRITE, atomic: where this packet's bytes go.
     pub va: Bits<64>,
@@ -194,8 +194,7 @@ pub fn pkeys_match(a: Bits<16>, b: Bits<16>) -> Bit {
     key == b.get_bits::<15>(0) && key.any() && (a.get_bit(15) || b.get_bit(15))
 }
 
-/// Compares a packet `m` with its QP. `answered`: READs that the response engine has finished; `tail`: of a UD message the header
-/// area is written, and its payload follows.
+/// Compares a packet `m` with its QP. `answered`: READs that the response engine has finished.
 #[hdl_fn]
 pub fn find(
     m: RxMeta,
@@ -206,7 +205,6 @@ pub fn find(
     message: Message,
     view: QpView,
     answered: Bits<8>,
-    tail: Bit,
 ) -> Found {
     let delta = m.psn - progress.psn;
     // At most the MTU, and exactly that.
@@ -244,15 +242,13 @@ pub fn find(
     let message_ok = !kind.opens || kind.send || !facts.long;
     let size = if kind.closes { fits && (only || facts.some) } else { full };
     let rest = left.cast::<33>() - payload.cast::<33>();
-    let header = bits::<32>(UD_HEADER as u64);
-    let before: Bits<32> = if kind.ud && tail {
-        header
+    let before: Bits<32> = if kind.ud {
+        bits::<32>(UD_HEADER as u64)
     } else if kind.opens {
         0.into()
     } else {
         message.done
     };
-    let here = if kind.ud && !tail { header } else { payload };
     let right_kind = kind.rc && attributes.kind == qp_type::RC
         || kind.uc && attributes.kind == qp_type::UC
         || kind.ud && attributes.kind == qp_type::UD;
@@ -287,7 +283,7 @@ pub fn find(
         },
         packets: if kind.read { response_psns(m.dma_len, attributes.mtu) } else { 1.into() },
         left: rest.get_bits::<32>(0),
-        done: before.cast::<33>() + here.cast::<33>(),
+        done: before.cast::<33>() + payload.cast::<33>(),
         va: if kind.opens { m.va } else { message.va },
         rkey: if kind.opens { m.rkey } else { message.rkey },
         span: if kind.opens && !kind.atomic { m.dma_len } else { payload },

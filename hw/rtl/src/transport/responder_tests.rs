@@ -198,20 +198,19 @@ impl Reference {
     fn scatter(&self, p: &Packet, offset: u64) -> Option<Vec<RxOp>> {
         self.walk(p, offset, p.payload, p.buf)
     }
-    /// A datagram behind the header area, which has the IP header; where the receive ends in the payload, the area is written all the same.
-    fn datagram(&self, p: &Packet) -> (Vec<RxOp>, bool) {
+    /// A datagram behind the header area, which has the IP header; none if the receive holds no more than a part.
+    fn datagram(&self, p: &Packet) -> Option<Vec<RxOp>> {
+        let payload = self.scatter(p, 40)?;
         let back = 28 + 4 * (p.opcode & 1) as u64;
         let header = if p.ip6 {
             self.walk(p, 0, 40, p.buf.wrapping_sub(back + 40))
         } else {
             self.walk(p, 20, 20, p.buf.wrapping_sub(back + 20))
         };
-        let Some(mut ops) = header else { return (vec![], false) };
+        let mut ops = header?;
         ops.last_mut().unwrap().last = false;
-        let payload = self.scatter(p, 40);
-        let fits = payload.is_some();
-        ops.extend(payload.unwrap_or_default());
-        (ops, fits)
+        ops.extend(payload);
+        Some(ops)
     }
     /// Steps of `want` bytes from `buf` on to byte `offset` of a receive on.
     fn walk(&self, p: &Packet, offset: u64, want: u64, buf: u64) -> Option<Vec<RxOp>> {
@@ -425,13 +424,7 @@ impl Reference {
         if !sound || !padded || p.payload > self.mtu || self.posted == self.consumer {
             return (counter::RX_UNRELIABLE, drop);
         }
-        let (mut ops, fits) = self.datagram(p);
-        if !fits {
-            let (_, mut end) = self.fail(p, cause::RECEIVE_TOO_SHORT);
-            end[0].reply.ack = false;
-            ops.extend(end);
-            return (counter::RX_UNRELIABLE, ops);
-        }
+        let Some(mut ops) = self.datagram(p) else { return (counter::RX_UNRELIABLE, drop) };
         let mut last = ops.pop().unwrap();
         last.accepted = true;
         self.psn = (p.psn + 1) & M24;
