@@ -68,7 +68,9 @@ impl Bench {
         let all = Load { signal: 1, depth: 128, ..small(Kind::Write, 512) };
         self.mmsg("64 B Write, 64 QPs, every one signalled", 64, all, 30.0, Some(77.2))?;
         self.mmsg("64 B Send, one QP", 1, small(Kind::Send, 4096), 20.0, Some(77.2))?;
-        self.mmsg("64 B Send, 64 QPs", 64, small(Kind::Send, 256), 20.0, Some(77.2))?;
+        // A responder takes fewer SENDs than a requester sends: with more outstanding the receiving NIC drops what finds no room in it.
+        let few = Load { depth: 32, ..small(Kind::Send, 512) };
+        self.mmsg("64 B Send, 64 QPs", 64, few, 20.0, Some(77.2))?;
         let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
         self.mmsg("64 B Read, one QP, 16 outstanding", 1, read(2048), 9.0, None)?;
         self.mmsg("64 B Read, 16 QPs", 16, read(4096), 30.0, None)
