@@ -68,7 +68,8 @@ impl Bench {
         let all = Load { signal: 1, depth: 128, ..small(Kind::Write, 512) };
         self.mmsg("64 B Write, 64 QPs, every one signalled", 64, all, 30.0, Some(77.2))?;
         self.mmsg("64 B Send, one QP", 1, small(Kind::Send, 4096), 20.0, Some(77.2))?;
-        // A responder takes fewer SENDs than a requester sends: with more outstanding the receiving NIC drops what finds no room in it.
+        // A requester sends more SENDs than a responder takes, and the receiving NIC drops what finds no room: the more are outstanding,
+        // the more are sent again.
         let few = Load { depth: 32, ..small(Kind::Send, 512) };
         self.mmsg("64 B Send, 64 QPs", 64, few, 20.0, Some(77.2))?;
         let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
