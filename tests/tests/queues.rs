@@ -146,3 +146,29 @@ fn an_eq_that_is_only_polled_gives_more_events_than_it_has_entries() {
     }
     assert_sound(&bed, "an EQ that is only polled");
 }
+
+/// A queue may be armed again and again while nothing comes: each time counts.
+#[test]
+fn a_cq_that_was_armed_any_number_of_times_fires() {
+    let mut bed = Testbed::new(&Setup::small()).unwrap();
+    let mut pair = bed.connect(&Connect::default()).unwrap();
+    let target = region(&bed.hosts[1].pd, 64, Access::all(), noise(2));
+    for times in (1..=9).cycle().take(verilate::scale(18)) {
+        // Slowly at first, then as fast as the bus goes.
+        for time in 0..times {
+            pair.a.cq.arm(time % 3 == 1);
+            pass(&bed, times % 2 * 5);
+        }
+        assert_eq!(bed.hosts[0].eq.poll(), None, "nothing came");
+        let mut batch = pair.a.qp.post();
+        let flags = Flags::SIGNALED;
+        batch.add(times as u64, Operation::Write(target.remote(0)), Data::Inline(&[1; 8]), flags).unwrap();
+        batch.ring();
+        assert!(wait(&bed, &mut pair.a.cq, "a WRITE").status.is_ok());
+        pass(&bed, 100);
+        let events: Vec<_> = std::iter::from_fn(|| bed.hosts[0].eq.poll()).map(|e| e.kind).collect();
+        let solicited = times % 3 == 2;
+        assert!(events.len() == 1 || solicited && events.is_empty(), "armed {times} times: {events:?}");
+    }
+    assert_sound(&bed, "arms");
+}

@@ -217,7 +217,7 @@ layout! {
         ARM = 24, 1;
         /// Arms for the next solicited completion or error only.
         ARM_SOLICITED = 25, 1;
-        /// Arm sequence: an arm whose number was already used is ignored.
+        /// Arm sequence: an arm with the number of the one before is that one again, and does nothing.
         SEQUENCE = 26, 2;
         /// Consumer index, free-running: entries below it are free. An armed CQ whose producer is beyond it fires at once.
         CONSUMER = 32, 24;

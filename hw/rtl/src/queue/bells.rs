@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Doorbells are always accepted, one a cycle. They read, modify and write a row that no one else writes; rows that are being
-//! written while they are read are forwarded. An arming doorbell leaves a job: does the CQ hold entries beyond its consumer?
-//! Jobs wait in a short FIFO; if it overflows, all CQs are looked at instead.
+//! written while they are read are forwarded. An arming doorbell leaves a job: arm the CQ, and look whether it holds entries beyond its
+//! consumer. Jobs wait in a short FIFO; if it overflows, all CQs are looked at instead, for arms that no job told of.
 //!
 //! It waits for nobody.
 
@@ -31,6 +31,24 @@ pub struct Bell {
     pub arm: Bit,
     /// For a solicited entry.
     pub arm_solicited: Bit,
+}
+
+/// What a doorbell armed a CQ for.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+pub struct Arm {
+    /// Its sequence.
+    pub sequence: Bits<2>,
+    /// Any entry.
+    pub any: Bit,
+    /// A solicited entry.
+    pub solicited: Bit,
+}
+
+/// A CQ to be armed.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Job {
+    cqn: Bits<12>,
+    arm: Arm,
 }
 
 /// Jobs that wait.
@@ -52,9 +70,11 @@ pub struct Bells {
     pub anew: Signal<In, Bit>,
     pub anew_at: Signal<In, Bits<12>>,
     pub free: Signal<Out, Bit>,
-    /// A CQ is to be looked at: `job`, until `pop`.
+    /// A CQ is to be looked at: `job`, until `pop`; what arms it, unless all are looked at: then what its row says.
     pub waits: Signal<Out, Bit>,
     pub job: Signal<Out, Bits<12>>,
+    pub told: Signal<Out, Bit>,
+    pub arm: Signal<Out, Arm>,
     pub pop: Signal<In, Bit>,
 
     rang: [Reg<Bit>; 3],
@@ -69,7 +89,7 @@ pub struct Bells {
     /// The engine read the row in the very cycle of its write: this was written.
     met: [DFF<Bit>; 2],
     met_bell: [DFF<Bell>; 2],
-    jobs: Fifo<Bits<12>>,
+    jobs: Fifo<Job>,
     /// CQs still to be looked at because a job was lost.
     look: Reg<Bits<13>>,
     looks: Reg<Bit>,
@@ -158,12 +178,16 @@ impl Logic for Bells {
         // Jobs.
         let arming = rang && (rung.arm || rung.arm_solicited);
         self.jobs.s.valid.next = arming;
-        self.jobs.s.data.next = rung.number;
+        let arm = Arm { sequence: rung.sequence, any: rung.arm, solicited: rung.arm_solicited };
+        self.jobs.s.data.next = Job { cqn: rung.number, arm };
         let queued = self.jobs.m.valid.val();
         let mut look = self.look.q.val();
         let lowest = look - 1;
         self.waits.next = queued || self.looks.q.val();
-        self.job.next = if queued { self.jobs.m.data.val() } else { lowest.get_bits::<12>(0) };
+        let first = self.jobs.m.data.val();
+        self.job.next = if queued { first.cqn } else { lowest.get_bits::<12>(0) };
+        self.told.next = queued;
+        self.arm.next = first.arm;
         self.jobs.m.ready.next = self.pop.val();
         if self.pop.val() && !queued {
             look = lowest;

@@ -15,16 +15,19 @@
 //! idle, has its rows read then, and leaves out `Wait`. The event is offered only when the CQE's write has been taken: event's own writes go
 //! through the same ordered channel and so stand behind it.
 //!
-//! *Doorbells* have rows of their own ([`super::bells`]). The engine answers an arm sequence once and remembers it (`used`), so
-//! nothing needs clearing and no arm is lost between the two. An arming doorbell is also a job: does the CQ hold entries
-//! beyond the doorbell's consumer? Then it fires at once.
+//! *Doorbells* have rows of their own ([`super::bells`]). An arming one is also a job, in order: if the CQ holds entries beyond its
+//! consumer, it fires at once, else it is armed, for the next entry to fire. So a host may arm as often as it likes. The
+//! sequence of the arm heard last (`heard`) tells it from one that is found again when so many came that jobs were lost.
 //!
 //! Rows carry parity, which comes a cycle behind them, in the first cycle of `Emit`: just in time for the write to be held back.
 //!
 //! It cannot deadlock: it waits for `write`, `event` and `error` only, which end in posted writes and in qp_state, which
 //! always accept in the end; doorbells and the table bus wait for nobody but the CQE under way.
 
-use super::{bells::Bells, entries};
+use super::{
+    bells::{Arm, Bells},
+    entries,
+};
 use crate::msg::{Completion, DmaWrite, Event, QpError, Ring};
 use crate::stream::{BadRow, GuardedTable, Sink, Source, TablePort};
 use abi::{queue::event, status, table::cq};
@@ -47,9 +50,12 @@ struct Live {
     producer: Bits<24>,
     /// Producer behind the last solicited completion or error.
     solicited: Bits<24>,
-    /// Last sequence that was answered, once there is one.
-    used: Bits<2>,
-    any_used: Bit,
+    /// Sequence of the last arm, once there is one.
+    heard: Bits<2>,
+    any_heard: Bit,
+    /// The next entry fires; the next solicited one, or error.
+    armed: Bit,
+    armed_solicited: Bit,
     dead: Bit,
 }
 
@@ -114,11 +120,18 @@ pub struct CompletionQueue {
     live: GuardedTable<Live>,
     clear: Reg<Bits<12>>,
     arms_next: Reg<Bit>,
+    /// What arms the CQ, if its job tells.
+    told: DFF<Bit>,
+    arm: DFF<Arm>,
 
     /// The decision, for the first cycle of Emit: the CQ has no room; an event follows, should there be an entry.
     first: Reg<Bit>,
     full: DFF<Bit>,
     fires: DFF<Bit>,
+    /// An arm is new; what the CQ is armed for with it.
+    hears: DFF<Bit>,
+    armed: DFF<Bit>,
+    armed_solicited: DFF<Bit>,
     /// An entry is to be written, unless the CQ is full or damaged.
     entry: Reg<Bit>,
     phase: DFF<Bit>,
@@ -152,7 +165,23 @@ impl Logic for CompletionQueue {
     fn update(&mut self) {
         regs!(self, clock, rst, state, early, job, cqn, clear, arms_next, first, entry);
         regs!(self, clock, rst, write_due, event_due, error_due, damaged);
-        dff_setup!(self, clock, taken, early_cqn, full, fires, phase, stamp, iova, is_error);
+        dff_setup!(
+            self,
+            clock,
+            taken,
+            early_cqn,
+            full,
+            fires,
+            phase,
+            stamp,
+            iova,
+            is_error,
+            told,
+            arm,
+            hears,
+            armed,
+            armed_solicited
+        );
         clock!(self, clock, rows, live);
         clock_reset!(self, clock, rst, bells);
         self.bells.ring.next = self.ring.val();
@@ -180,9 +209,15 @@ impl Logic for CompletionQueue {
         self.live.flip.next = self.flip.val();
 
         // The decision.
-        let answered = live.any_used && live.used == seen.sequence;
-        let armed = seen.arm && !answered;
-        let armed_solicited = seen.arm_solicited && !answered;
+        let of_row = Arm { sequence: seen.sequence, any: seen.arm, solicited: seen.arm_solicited };
+        let arm = if self.told.q.val() { self.arm.q.val() } else { of_row };
+        let known = live.any_heard && live.heard == arm.sequence;
+        let hears = job == Job::Arm && (arm.any || arm.solicited) && !known;
+        let armed = live.armed || (hears && arm.any);
+        let armed_solicited = live.armed_solicited || (hears && arm.solicited);
+        self.hears.d.next = hears;
+        self.armed.d.next = armed;
+        self.armed_solicited.d.next = armed_solicited;
         let held = live.producer - seen.consumer;
         let held_solicited = live.solicited - seen.consumer;
         let size = entries(row.log2);
@@ -266,6 +301,8 @@ impl Logic for CompletionQueue {
                     self.arms_next.d.next = false;
                     self.cqn.d.next = self.bells.job.val();
                     self.bells.pop.next = true;
+                    self.told.d.next = self.bells.told.val();
+                    self.arm.d.next = self.bells.arm.val();
                     self.job.d.next = Job::Arm;
                     self.state.d.next = State::Fetch;
                 }
@@ -282,8 +319,15 @@ impl Logic for CompletionQueue {
                     // One that goes on in another ring keeps its index, and what it is armed for.
                     let anew = !req.row.get_bit(elab!(cq::RESIZE.lsb));
                     live_we = anew;
-                    live_next =
-                        Live { producer: 0.into(), solicited: 0.into(), used: 0.into(), any_used: false, dead: false };
+                    live_next = Live {
+                        producer: 0.into(),
+                        solicited: 0.into(),
+                        heard: 0.into(),
+                        any_heard: false,
+                        armed: false,
+                        armed_solicited: false,
+                        dead: false,
+                    };
                     self.bells.anew.next = anew;
                 }
             }
@@ -320,7 +364,8 @@ impl Logic for CompletionQueue {
                     self.error_due.d.next = overruns;
                     self.event_due.d.next = fired || (overruns && !live.dead);
                     self.is_error.d.next = overruns;
-                    live_we = fired || writes || overruns;
+                    let hears = self.hears.q.val();
+                    live_we = fired || writes || overruns || hears;
                     if overruns {
                         live_next.dead = true;
                     }
@@ -333,9 +378,11 @@ impl Logic for CompletionQueue {
                             live_next.solicited = live.producer + 1;
                         }
                     }
-                    if fired {
-                        live_next.used = seen.sequence;
-                        live_next.any_used = true;
+                    live_next.armed = self.armed.q.val() && !fired;
+                    live_next.armed_solicited = self.armed_solicited.q.val() && !fired;
+                    if hears {
+                        live_next.heard = arm.sequence;
+                        live_next.any_heard = true;
                     }
                     if !write && !fired && !overruns {
                         self.state.d.next = State::Idle;

@@ -296,3 +296,34 @@ fn a_burst_of_arms_overflows_the_jobs_and_still_wakes_all() {
     (0..100).for_each(|_| bench::cycle(&mut m, &mut [&mut e]));
     assert_eq!(e.len(), 64);
 }
+
+/// As often as a CQ may be armed while nothing comes, slowly or in each cycle: the next entry fires.
+#[test]
+fn a_queue_that_was_armed_any_number_of_times_fires() {
+    let mut rng = verilate::rng(1);
+    let mut m = model();
+    m.reset();
+    write_row(&mut m, 3, &row(10, 9, 0x1_0000));
+    let mut c = bench::Source::new(&m, "completion", Stall::Never, 1);
+    let mut w = bench::Sink::new(&m, "write", Stall::Never, 2);
+    let mut e = bench::Sink::new(&m, "event", Stall::Never, 3);
+    let mut sequence = 0;
+    for (consumer, (times, gap)) in (1..=12).flat_map(|n| [(n, 0), (n, 3), (n, 20)]).enumerate() {
+        for _ in 0..times {
+            sequence += 1;
+            ring(&mut m, 3, consumer as u64, true, false, sequence & 3);
+            bench::cycle(&mut m, &mut [&mut e]);
+            m.set("ring_valid", 0);
+            (0..gap).for_each(|_| bench::cycle(&mut m, &mut [&mut e]));
+        }
+        (0..200).for_each(|_| bench::cycle(&mut m, &mut [&mut e]));
+        assert!(e.is_empty(), "nothing came");
+        c.send(completion(&mut rng, 3));
+        bench::run(&mut m, &mut [&mut c, &mut w, &mut e], 300);
+        assert_eq!((w.len(), e.len()), (consumer + 1, 1), "armed {times} times, {gap} cycles apart");
+        e.pop();
+        // Unarmed, it is silent.
+        (0..50).for_each(|_| bench::cycle(&mut m, &mut [&mut e]));
+        assert!(e.is_empty());
+    }
+}
