@@ -125,6 +125,11 @@ fn datagrams_arrive_over_ip6() {
     datagrams(Setup { ip6: true, ..Setup::default() }, 4096);
 }
 
+#[test]
+fn datagrams_arrive_over_ip6_in_a_vlan() {
+    datagrams(Setup { ip6: true, vlan: Some(4094), ..Setup::default() }, 4096);
+}
+
 /// A burst: more datagrams than the window, to two QPs, by two QPs at once; none is lost on a clean path, all complete, in order.
 #[test]
 fn datagrams_of_many_complete_when_they_have_left() {
