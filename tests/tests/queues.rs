@@ -1,8 +1,10 @@
 //! Completion and event queues that their owner keeps to the size of never run over, however it polls them.
 
+use abi::bar::MSIX_TABLE;
 use abi::queue::event;
 use driver::{Access, Data, Flags, Operation};
 use ferroce_tests::{assert_sound, noise, pass, region, wait};
+use nic::BarRequest;
 use rand::RngExt;
 use testbed::{Connect, Setup, Testbed};
 
@@ -171,4 +173,58 @@ fn a_cq_that_was_armed_any_number_of_times_fires() {
         assert!(events.len() == 1 || solicited && events.is_empty(), "armed {times} times: {events:?}");
     }
     assert_sound(&bed, "arms");
+}
+
+/// Event queues of few entries with all there is of moderation: each arm of a completion queue gives one event, each arm of the event queue
+/// one message, when it is due and not before.
+#[test]
+fn events_are_moderated_at_the_ends_of_the_scale() {
+    const NEVER: u32 = (1 << 24) - 1;
+    let mut bed = Testbed::new(&Setup::small()).unwrap();
+    let target = region(&bed.hosts[1].pd, 64, Access::all(), noise(2));
+    let mut rng = verilate::rng(17);
+    let moderations = [(0, 0), (1, 0), (2, 0), (65535, 0), (1, NEVER), (2, 200), (65535, 300), (0, NEVER), (3, NEVER)];
+    for (vector, (count, cycles)) in (0..).step_by(3).zip(moderations) {
+        let what = format!("{count} events, {cycles} cycles, vector {vector}");
+        let eq = bed.hosts[0].device.create_eq(4, vector, count, cycles).unwrap();
+        let wide = std::mem::replace(&mut bed.hosts[0].eq, eq);
+        let mut pairs = bed.connect_many(&Connect::default(), 4).unwrap();
+        let mut eq = std::mem::replace(&mut bed.hosts[0].eq, wide);
+        let at = (MSIX_TABLE + 16 * vector as usize) as u32;
+        for (offset, value) in [(at, 0xfee0_0000u64), (at + 8, vector.into())] {
+            // The second clears the mask bit as well.
+            bed.sim().nic(0).bar(BarRequest { bar: 0, offset, bytes: 8, write: Some(value) });
+        }
+        let messages = |bed: &Testbed| bed.sim().nic(0).host.take_interrupts();
+        for round in 0..verilate::scale(3) {
+            eq.arm();
+            pairs.iter_mut().for_each(|p| p.a.cq.arm(false));
+            pass(&bed, 10);
+            assert!(messages(&bed).is_empty(), "{what}: nothing came");
+            let fired = rng.random_range(1..=4);
+            for pair in &mut pairs[..fired] {
+                let mut batch = pair.a.qp.post();
+                for i in 0..2 {
+                    let write = Operation::Write(target.remote(0));
+                    batch.add(i, write, Data::Inline(&[1; 8]), Flags::SIGNALED).unwrap();
+                }
+            }
+            pass(&bed, 200);
+            let due = cycles != NEVER || fired >= usize::from(count);
+            let want = if due { vec![vector.into()] } else { vec![] };
+            assert_eq!(messages(&bed), want, "{what}: round {round}, {fired} events");
+            let mut numbers: Vec<_> = std::iter::from_fn(|| eq.poll()).map(|e| (e.kind, e.number)).collect();
+            numbers.sort();
+            let mut armed: Vec<_> = pairs[..fired].iter().map(|p| (event::COMPLETION, p.a.cq.number())).collect();
+            armed.sort();
+            assert_eq!(numbers, armed, "{what}: round {round}");
+            for pair in &mut pairs[..fired] {
+                assert_eq!(pair.a.cq.poll().count(), 2);
+            }
+            pass(&bed, 50);
+            assert!(messages(&bed).is_empty() && eq.poll().is_none(), "{what}: unarmed, or empty");
+        }
+        drop(pairs);
+    }
+    assert_sound(&bed, "moderation");
 }
