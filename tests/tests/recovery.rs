@@ -72,56 +72,48 @@ fn a_loss_of_one_in_a_hundred_reaches_no_verbs_timeout() {
 }
 
 /// In a stream of WRITEs a packet is lost, and what is sent again of it: of that no NAK tells. So the fast timer must have learnt the round
-/// trip while others were under way; and again, when the path has become longer.
+/// trip while others were under way.
 #[test]
 fn the_fast_timer_learns_within_a_stream() {
     const LEN: usize = 1 << 20;
     const MTU: u32 = 1024;
-    const PACKETS: u32 = LEN as u32 / MTU;
+    const LOST: u32 = 1500;
     let bed = Testbed::new(&Setup::default()).unwrap();
     let mut pair = bed.connect(&Connect { mtu: MTU, psn: 0, ..Connect::default() }).unwrap();
     let source = region(&bed.hosts[0].pd, LEN, Access::all(), noise(1));
     let target = region(&bed.hosts[1].pd, LEN, Access::all(), |_| GUARD);
-    let mut next = 0;
-    // Messages, what the cable's delay grows by in ns, and the microseconds in which what was lost twice is sent again.
-    for (messages, longer, soon) in [(2, 0, 4.0..25.0), (10, 20_000, 44.0..180.0)] {
-        let lost = next + messages * PACKETS - 500;
-        next += messages * PACKETS;
-        let times: Arc<Mutex<Vec<f64>>> = Arc::default();
-        {
-            let mut sim = bed.sim();
-            let link = sim.link_mut(0);
-            link.delay += longer * NS;
-            // What the first rule takes does not come to the second.
-            for _ in 0..2 {
-                let packet = Match { from: Some(0), psn: Some((lost, lost)), nth: Some(1), ..Match::default() };
-                link.rules.add(packet, Action::Drop);
+    // When it was sent, in microseconds.
+    let times: Arc<Mutex<Vec<f64>>> = Arc::default();
+    {
+        let mut sim = bed.sim();
+        // What the first rule takes does not come to the second.
+        for _ in 0..2 {
+            let packet = Match { from: Some(0), psn: Some((LOST, LOST)), nth: Some(1), ..Match::default() };
+            sim.link_mut(0).rules.add(packet, Action::Drop);
+        }
+        let noted = times.clone();
+        sim.tap(Some(Box::new(move |from, frame, _| {
+            if from == 0 && Packet::of(&frame.data).is_some_and(|p| p.psn == LOST) {
+                noted.lock().unwrap().push(frame.at as f64 / NS as f64 * 1e-3);
             }
-            let noted = times.clone();
-            sim.tap(Some(Box::new(move |from, frame, _| {
-                if from == 0 && Packet::of(&frame.data).is_some_and(|p| p.psn == lost) {
-                    noted.lock().unwrap().push(frame.at as f64 / NS as f64 * 1e-3);
-                }
-            })));
-        }
-        let fired = bed.hosts[0].device.counter(counter::RETRY_FAST_TIMER);
-        let mut batch = pair.a.qp.post();
-        for i in 0..messages {
-            let write = Operation::Write(target.remote(0));
-            batch.add(i.into(), write, Data::Sges(&[source.sge(0, LEN)]), Flags::SIGNALED).unwrap();
-        }
-        batch.ring();
-        for _ in 0..messages {
-            assert_eq!(wait(&bed, &mut pair.a.cq, "a stream").status, Ok(()));
-        }
-        let fired = bed.hosts[0].device.counter(counter::RETRY_FAST_TIMER) - fired;
-        let times = times.lock().unwrap();
-        println!("sent at {times:.1?} us, the fast timer fired {fired} times");
-        assert_eq!(times.len(), 3, "{times:?}");
-        assert!(soon.contains(&(times[2] - times[1])), "{times:?}");
-        // The longer path comes as a surprise, in which the timer fires for nothing until it has learnt.
-        assert!(fired == 1 || longer > 0 && fired <= 5, "{fired}");
+        })));
     }
+    let mut batch = pair.a.qp.post();
+    for i in 0..2 {
+        let write = Operation::Write(target.remote(0));
+        batch.add(i, write, Data::Sges(&[source.sge(0, LEN)]), Flags::SIGNALED).unwrap();
+    }
+    batch.ring();
+    for i in 0..2 {
+        let c = wait(&bed, &mut pair.a.cq, "a stream");
+        assert_eq!((c.wr_id, c.status), (i, Ok(())));
+    }
+    let times = times.lock().unwrap();
+    println!("sent at {times:.1?} us");
+    assert_eq!(times.len(), 3, "{times:?}");
+    // Before its first measurement it would take 262 us, for it is doubled by the NAK of the first loss.
+    assert!((4.0..25.0).contains(&(times[2] - times[1])), "{times:?}");
+    assert_eq!(bed.hosts[0].device.counter(counter::RETRY_FAST_TIMER), 1);
     assert!(bytes(&source) == bytes(&target));
     assert_sound(&bed, "a stream");
 }

@@ -590,13 +590,11 @@ impl Logic for Completer {
                 self.want.d.next = m.payload;
                 self.place.d.next = m.buf;
                 // A round trip ends with the first answer that acknowledges the marked packet, unless that may have been sent
-                // again, or waits behind a READ's response. Where the timer fired again and again it counts all the same, from
-                // the first time on: else a path that has become longer is never known to be.
+                // again, or waits behind a READ's response.
                 let mark = self.timers.mark.val();
                 let trip = self.timers.now.val().get_bits::<16>(0) - mark.time;
                 let answered = !(m.psn.get_bits::<19>(0) - mark.psn).get_bit(18);
-                let timed = row.fires.get_bits::<3>(1).any();
-                let again = (row.fires.any() || row.recovering) && !timed || row.rnr;
+                let again = row.fires.any() || row.recovering || row.rnr;
                 self.sampled.d.next = mark.open && answered && !again;
                 self.unmarks.d.next = mark.open && (answered || again || word.kind == SAYS_DATA);
                 self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };

@@ -540,23 +540,6 @@ fn a_round_trip_over_a_go_back_does_not_count() {
     assert!((13..20).contains(&fires), "{fires}");
 }
 
-/// A path that has become much longer is known to be by the first answer, though the timer fired again and again before it.
-#[test]
-fn a_round_trip_over_firings_of_the_timer_counts() {
-    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    for psn in 100..140 {
-        live.left(psn);
-        live.run(12, &[]);
-        live.run(1, &[ack(psn)]);
-    }
-    for psn in 140..145 {
-        live.left(psn);
-        let fired = backs(&live.run(80, &[])).len();
-        assert!(if psn == 140 { fired >= 2 } else { fired == 0 }, "{psn}: {fired}");
-        live.run(1, &[ack(psn)]);
-    }
-}
-
 /// A READ that waits behind another one's response says nothing about round trips.
 #[test]
 fn a_read_behind_a_response_measures_no_round_trip() {
