@@ -4,7 +4,8 @@ use abi::queue::MAX_SGE;
 use abi::status::counter;
 use driver::qp::QpSizes;
 use driver::{Access, Data, Flags, Mr, Operation};
-use ferroce_tests::{GUARD, assert_sound, is_guard, noise, region, wait};
+use ferroce_tests::{GUARD, assert_sound, is_guard, noise, pass, region, wait};
+use nic::{Adversary, Hold};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use testbed::{Connect, Pair, Setup, Testbed};
@@ -155,6 +156,42 @@ fn a_receive_of_one_sge_that_comes_late_is_found() {
         bed.relax();
         lane.take(&source, "late");
         assert_eq!((lane.received, bed.hosts[1].device.counter(counter::RX_RNR)), (n, n));
+    }
+    assert_sound(&bed, "receives");
+}
+
+/// WRITEs with immediate take receives while the host is slow to bring them: what a SEND finds behind them is its own receive, and comes.
+#[test]
+fn sends_behind_many_writes_with_immediate_find_their_receives() {
+    let mut setup = Setup::default();
+    setup.nic.adversary = Adversary::Hostile;
+    let bed = Testbed::new(&setup).unwrap();
+    let source = region(&bed.hosts[0].pd, 64 + LEN, Access::LOCAL_WRITE, noise(6));
+    let aim = bed.hosts[1].pd.alloc(64, Access::all()).unwrap();
+    let mut rng = verilate::rng(6);
+    for ahead in [5, 9, 40, 117, 121, 125, 129, 200] {
+        let mut lane = Lane::new(&bed, 256, 4);
+        bed.sim().nic(1).hold = Hold { read_data: true, ..Hold::default() };
+        lane.post(ahead + 16);
+        let mut batch = lane.pair.a.qp.post();
+        for i in 0..ahead {
+            batch.add(i, Operation::WriteImm(aim.remote(0), [i as u8; 4]), Data::Inline(&[7]), Flags::SIGNALED).unwrap();
+        }
+        batch.ring();
+        pass(&bed, 100);
+        bed.sim().nic(1).hold = Hold::default();
+        for _ in 0..ahead {
+            let c = wait(&bed, &mut lane.pair.b.cq, "WRITEs with immediate");
+            assert_eq!((c.wr_id, c.status), (lane.received, Ok(())));
+            lane.received += 1;
+        }
+        lane.sent = ahead;
+        (0..16).for_each(|_| lane.send(&source, &mut rng));
+        while lane.received < lane.sent {
+            lane.take(&source, &format!("behind {ahead}"));
+            bed.relax();
+        }
+        assert_eq!(bed.hosts[1].device.counter(counter::RX_RNR), 0);
     }
     assert_sound(&bed, "receives");
 }

@@ -445,7 +445,7 @@ impl Logic for Responder {
             && !(ahead_posted.get_bit(15) && ahead_posted.get_bits::<15>(0).any());
         self.posted.d.next = !needs_wqe || some_posted;
         let on_chip = (ahead_fetched.get_bits::<13>(2).any() || single && part_fetched) && !ahead_fetched.get_bit(15);
-        self.absent.d.next = kind.send && some_posted && !on_chip;
+        self.absent.d.next = needs_wqe && some_posted && !on_chip;
         let sges = self.rq_block.val();
         let entries = sge_map(sges);
         let unit = consumer.get_bits::<2>(0);
