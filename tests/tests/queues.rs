@@ -169,8 +169,8 @@ fn a_cq_that_was_armed_any_number_of_times_fires() {
         assert!(wait(&bed, &mut pair.a.cq, "a WRITE").status.is_ok());
         pass(&bed, 100);
         let events: Vec<_> = std::iter::from_fn(|| bed.hosts[0].eq.poll()).map(|e| e.kind).collect();
-        let solicited = times % 3 == 2;
-        assert!(events.len() == 1 || solicited && events.is_empty(), "armed {times} times: {events:?}");
+        // The first arm is for any completion, and a later one for solicited ones only takes nothing from it.
+        assert_eq!(events.len(), 1, "armed {times} times: {events:?}");
     }
     assert_sound(&bed, "arms");
 }

@@ -175,7 +175,9 @@ fn sends_behind_many_writes_with_immediate_find_their_receives() {
         lane.post(ahead + 16);
         let mut batch = lane.pair.a.qp.post();
         for i in 0..ahead {
-            batch.add(i, Operation::WriteImm(aim.remote(0), [i as u8; 4]), Data::Inline(&[7]), Flags::SIGNALED).unwrap();
+            batch
+                .add(i, Operation::WriteImm(aim.remote(0), [i as u8; 4]), Data::Inline(&[7]), Flags::SIGNALED)
+                .unwrap();
         }
         batch.ring();
         pass(&bed, 100);

@@ -8,11 +8,11 @@ use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 #[cfg(not(test))]
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-/// A work request in a ring, by the index of its first block.
+/// A work request in a ring, by the index of its first unit: a block of a send queue, an SGE of a receive queue.
 #[derive(Default)]
 struct Slot {
     wr_id: AtomicU64,
-    blocks: AtomicU16,
+    units: AtomicU16,
 }
 
 /// The work requests of a ring: those from consumer to producer are posted and not complete.
@@ -33,11 +33,11 @@ impl Slots {
     }
 
     /// Notes a work request at the producer index.
-    pub(crate) fn post(&self, wr_id: u64, blocks: u16) {
+    pub(crate) fn post(&self, wr_id: u64, units: u16) {
         let at = self.producer.load(Ordering::Relaxed);
         self.slot(at).wr_id.store(wr_id, Ordering::Relaxed);
-        self.slot(at).blocks.store(blocks, Ordering::Relaxed);
-        self.producer.store(at.wrapping_add(blocks), Ordering::Release);
+        self.slot(at).units.store(units, Ordering::Relaxed);
+        self.producer.store(at.wrapping_add(units), Ordering::Release);
     }
 
     /// Index up to which all is complete.
@@ -48,9 +48,9 @@ impl Slots {
     /// The work request at `index` is complete, and all before it; returns its number.
     pub(crate) fn complete(&self, index: u16) -> u64 {
         let slot = self.slot(index);
-        let (wr_id, blocks) = (slot.wr_id.load(Ordering::Relaxed), slot.blocks.load(Ordering::Relaxed));
+        let (wr_id, units) = (slot.wr_id.load(Ordering::Relaxed), slot.units.load(Ordering::Relaxed));
         // From here on the slot is the poster's again.
-        self.consumer.store(index.wrapping_add(blocks), Ordering::Release);
+        self.consumer.store(index.wrapping_add(units), Ordering::Release);
         wr_id
     }
 

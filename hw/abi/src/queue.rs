@@ -215,7 +215,7 @@ layout! {
         NUMBER = 0, 24;
         /// Arms for the next completion.
         ARM = 24, 1;
-        /// Arms for the next solicited completion or error only.
+        /// Arms for the next solicited completion or error only; what it is armed for already stays.
         ARM_SOLICITED = 25, 1;
         /// Arm sequence: an arm with the number of the one before is that one again, and does nothing.
         SEQUENCE = 26, 2;

@@ -84,7 +84,7 @@ pub struct Completion {
     pub cause: Bits<8>,
     /// `abi::queue::send_op` or `recv_op`.
     pub opcode: Bits<8>,
-    /// First block of the WQE.
+    /// First block of a send WQE, first SGE of a receive.
     pub wqe_index: Bits<16>,
     /// Blocks of the WQE.
     pub blocks: Bits<3>,

@@ -488,6 +488,7 @@ mod tests {
             (qp_recv::MIN_RNR_TIMER, 12),
             (qp_recv::ACCESS, 6),
             (qp_recv::PKEY, 0xffff),
+            (qp_recv::ONE_SGE, 1),
             (qp_recv::SIP_LOW, 0x0102030405060708),
             (qp_recv::SIP_HIGH, 0x1112131415161718),
         ] {
