@@ -1,0 +1,211 @@
+//! Messages at random, sound and impossible ones, and how they stand in a WQE and in a landing row.
+
+use super::*;
+
+impl Bench {
+    pub(super) fn random_message(&mut self, q: usize) -> Message {
+        if self.pairs[q].raw {
+            return self.random_frame(q);
+        }
+        let rng = &mut self.rng;
+        let pair = &self.pairs[q];
+        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6][rng.random_range(0..10)];
+        let opcode = if opcode >= send_op::READ && pair.max_reads == 0 { send_op::WRITE } else { opcode };
+        if opcode > send_op::READ {
+            return self.random_atomic(q, opcode);
+        }
+        let inlines = opcode != send_op::READ && rng.random_bool(0.3);
+        let mut sges: Vec<(u64, u32, u32)> = vec![];
+        let mut length = 0;
+        let mut inline_data = None;
+        if inlines {
+            length = rng.random_range(0..=224);
+            let mut data = vec![0; length as usize];
+            rng.fill_bytes(&mut data);
+            inline_data = Some(data);
+        } else {
+            for _ in 0..rng.random_range(0..=4) {
+                let most = match rng.random_range(0..20) {
+                    0 if opcode == send_op::READ => 1 << rng.random_range(13..30),
+                    0..4 => 20_000,
+                    4..10 => 3000,
+                    _ => 200,
+                };
+                let len = if rng.random_bool(0.2) { 0 } else { rng.random_range(0..=most) };
+                sges.push((rng.random(), rng.random(), len));
+                length += len;
+            }
+            if opcode == send_op::READ && rng.random_bool(0.02) {
+                sges.truncate(3);
+                let rest = (1 << 31) - sges.iter().map(|s| s.2).sum::<u32>();
+                sges.push((rng.random(), rng.random(), rest));
+                length = 1 << 31;
+            }
+        }
+        let need = if inlines { (length as u16 + 32).div_ceil(64) } else { 1 + (sges.len() > 2) as u16 };
+        let blocks = rng.random_range(need..=4.min(need + 1));
+        Message {
+            index: pair.posted,
+            blocks,
+            claims: blocks,
+            opcode,
+            signaled: rng.random_bool(0.5),
+            solicited: rng.random(),
+            fence: rng.random_bool(0.1),
+            inline_data,
+            sges,
+            length,
+            va: rng.random(),
+            rkey: rng.random(),
+            imm: rng.random(),
+            bad: None,
+            began: None,
+            changed: None,
+        }
+    }
+
+    /// Its operands stand where the first SGE would.
+    pub(super) fn random_atomic(&mut self, q: usize, opcode: u8) -> Message {
+        let rng = &mut self.rng;
+        let mut operands = vec![0; 16];
+        rng.fill_bytes(&mut operands);
+        let blocks = rng.random_range(1..=2);
+        Message {
+            index: self.pairs[q].posted,
+            blocks,
+            claims: blocks,
+            opcode,
+            signaled: rng.random_bool(0.5),
+            solicited: rng.random(),
+            fence: rng.random_bool(0.1),
+            inline_data: Some(operands),
+            sges: vec![(0, 0, 0), (rng.random(), rng.random(), 8)],
+            length: 8,
+            va: rng.random(),
+            rkey: rng.random(),
+            imm: rng.random(),
+            bad: None,
+            began: None,
+            changed: None,
+        }
+    }
+
+    /// A SEND of the raw QP: a frame of 14 to 9,216 bytes.
+    pub(super) fn random_frame(&mut self, q: usize) -> Message {
+        let rng = &mut self.rng;
+        let inlines = rng.random_bool(0.3);
+        let most = if inlines { 224 } else { [200, 9216][rng.random_range(0..2)] };
+        let length: u32 = rng.random_range(14..=most);
+        let mut data = vec![0; length as usize];
+        rng.fill_bytes(&mut data);
+        let mut cuts: Vec<u32> = (0..rng.random_range(0..4)).map(|_| rng.random_range(0..=length)).collect();
+        cuts.extend([0, length]);
+        cuts.sort_unstable();
+        let sges: Vec<_> = cuts.windows(2).map(|c| (rng.random(), rng.random(), c[1] - c[0])).collect();
+        let need = if inlines { (length as u16 + 32).div_ceil(64) } else { 1 + (sges.len() > 2) as u16 };
+        Message {
+            index: self.pairs[q].posted,
+            blocks: need,
+            claims: need,
+            opcode: send_op::SEND,
+            signaled: rng.random_bool(0.5),
+            solicited: rng.random(),
+            fence: false,
+            inline_data: inlines.then_some(data),
+            sges: if inlines { vec![] } else { sges },
+            length,
+            va: rng.random(),
+            rkey: rng.random(),
+            imm: rng.random(),
+            bad: None,
+            began: None,
+            changed: None,
+        }
+    }
+}
+
+pub(super) fn sge_bytes(sges: &[(u64, u32, u32)]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (i, (va, key, len)) in sges.iter().enumerate() {
+        let entry = &mut bytes[16 * i..16 * i + 16];
+        sge::VA.set(entry, *va);
+        sge::LKEY.set(entry, *key as u64);
+        sge::LENGTH.set(entry, *len as u64);
+    }
+    bytes
+}
+
+/// The row's SGEs are the message's; those beyond its count are empty, whatever else they hold.
+pub(super) fn lands(row: &[u8], message: &Message) -> bool {
+    message.reads()
+        && (0..4).all(|i| {
+            let entry = &row[16 * i..16 * i + 16];
+            match message.sges.get(i) {
+                Some(s) if s.2 > 0 => {
+                    (sge::VA.get(entry), sge::LKEY.get(entry), sge::LENGTH.get(entry)) == (s.0, s.1 as u64, s.2 as u64)
+                }
+                _ => sge::LENGTH.get(entry) == 0,
+            }
+        })
+}
+
+pub(super) fn send_wqe_head(wqe: &mut [u8; 256], m: &Message) {
+    use abi::queue::send_wqe as w;
+    w::OPCODE.set(wqe, m.opcode as u64);
+    w::SIGNALED.set(wqe, m.signaled as u64);
+    w::SOLICITED.set(wqe, m.solicited as u64);
+    w::FENCE.set(wqe, m.fence as u64);
+    w::INLINE.set(wqe, m.inline_data.is_some() as u64);
+    w::BLOCKS.set(wqe, m.claims as u64);
+    w::SGES.set(wqe, m.sges.len() as u64);
+    w::IMM.set(wqe, m.imm as u64);
+    w::REMOTE_VA.set(wqe, m.va);
+    w::RKEY.set(wqe, m.rkey as u64);
+    w::LENGTH.set(wqe, m.length as u64);
+    let bytes = sge_bytes(&m.sges);
+    wqe[32..32 + 16 * m.sges.len()].copy_from_slice(&bytes[..16 * m.sges.len()]);
+    if let Some(data) = &m.inline_data {
+        wqe[32..32 + data.len()].copy_from_slice(data);
+    }
+}
+
+/// Makes a message impossible.
+pub(super) fn spoil(rng: &mut ChaCha8Rng, m: &mut Message, raw: bool) {
+    if raw {
+        match rng.random_range(0..3) {
+            0 => (m.opcode, m.bad) = (rng.random_range(1..=8), Some(cause::WQE_OPCODE)),
+            1 if m.inline_data.is_some() => (m.length, m.bad) = (rng.random_range(0..14), Some(cause::WQE_LENGTH)),
+            2 if m.inline_data.is_none() => {
+                let length = [rng.random_range(0..14), rng.random_range(9217..40_000)][rng.random_range(0..2)];
+                (m.sges, m.length) = (vec![(0, 0, length)], length);
+                m.bad = Some(cause::WQE_LENGTH);
+            }
+            _ => {}
+        }
+        return;
+    }
+    match rng.random_range(0..6) {
+        0 => (m.opcode, m.bad) = (send_op::FETCH_ADD + rng.random_range(1..200), Some(cause::WQE_OPCODE)),
+        1 if m.inline_data.is_none() => (m.length, m.bad) = (m.length.wrapping_add(1), Some(cause::WQE_LENGTH)),
+        1 | 2 if m.atomic() => {
+            if rng.random() {
+                m.length = rng.random_range(9..100);
+            } else {
+                m.sges[1].2 = [0, 4, 16][rng.random_range(0..3)];
+            }
+            m.bad = Some(cause::WQE_LENGTH);
+        }
+        2 if m.inline_data.is_some() => (m.length, m.bad) = (m.blocks as u32 * 64 - 31, Some(cause::WQE_LENGTH)),
+        3 if m.sges.len() == 2 && m.inline_data.is_none() => {
+            m.sges.push((0, 0, 0));
+            (m.blocks, m.claims) = (1, 1);
+            m.bad = Some(cause::WQE_FORMAT);
+        }
+        4 => (m.claims, m.bad) = (0, Some(cause::WQE_FORMAT)),
+        5 if m.opcode == send_op::READ => {
+            m.inline_data = Some(vec![]);
+            m.bad = Some(cause::WQE_FORMAT);
+        }
+        _ => {}
+    }
+}
