@@ -16,8 +16,8 @@
 //! through the same ordered channel and so stand behind it.
 //!
 //! *Doorbells* have rows of their own ([`super::bells`]). An arming one is also a job, in order: if the CQ holds entries beyond its
-//! consumer, it fires at once, else it is armed, for the next entry to fire. So a host may arm as often as it likes. The
-//! sequence of the arm heard last (`heard`) tells it from one that is found again when so many came that jobs were lost.
+//! consumer, it fires at once, else it is armed, for the next entry to fire. So a host may arm as often as it likes (but for four arms of a CQ
+//! lost at once). The sequence of the arm heard last (`heard`) tells it from one that is found again when so many came that jobs were lost.
 //!
 //! Rows carry parity, which comes a cycle behind them, in the first cycle of `Emit`: just in time for the write to be held back.
 //!
