@@ -237,16 +237,18 @@ fn the_image_brings_queue_pairs_up() {
     println!("ready after {} cycles", machine.cycle);
     assert_eq!(machine.log, "ready, reset cause 0   \n");
     let gid = [(head::OWNER, 0), (set_gid::VALID, 1), (set_gid::MAC, 2), (set_gid::IP_LOW, 0x0100_000a)];
+    let refused = command(op::CREATE_QP, &[(create_qp::PD, 99), (create_qp::RQ_SGES, 4)]);
     let answers = machine.execute(&[
         command(op::CREATE_PD, &[]),
         command(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]),
         command(op::CREATE_CQ, &[(create_cq::BASE, 0x2000), (create_cq::LOG2_ENTRIES, 10)]),
         command(op::SET_GID, &gid),
-        command(op::CREATE_QP, &[(create_qp::PD, 99), (create_qp::RQ_SGES, 4)]),
+        refused,
     ]);
     let results: Vec<_> = answers.iter().map(|a| answer::RESULT.get(a)).collect();
     assert_eq!(results, [0, 0, 0, 0, u64::from(abi::cmd::result::NO_OBJECT)]);
-    assert!(machine.log.contains("op 10 owner 1 number 6488064: result 3 field 48"), "{}", machine.log);
+    let told = format!("op 10 owner 1 number {}: result 3 field 48", head::NUMBER.get(&refused));
+    assert!(machine.log.contains(&told), "{}", machine.log);
 
     let to = |n: u64, state: u8, mask: u32, fields: &[(Field, u64)]| {
         let fixed = [(head::NUMBER, n), (m::MASK, (mask | attr::STATE).into()), (m::STATE, state.into())];
