@@ -87,6 +87,13 @@ fn a_command_ring_that_is_abused_is_answered_in_its_slots() {
         bed.hosts[0].device.health();
         assert_sound(&bed, &format!("round {round}"));
     }
+    // Further ahead than any ring has slots: nothing is executed until it is set right.
+    for ahead in [65, 1 << 31, u32::MAX] {
+        set(CMD_PRODUCER, 4, producer.wrapping_add(ahead).into());
+        pass(&bed, 200);
+        assert_eq!(get(CMD_CONSUMER), producer, "{ahead} ahead");
+    }
+    set(CMD_PRODUCER, 4, producer.into());
     // Somewhere that is not mapped: no answer, and no harm.
     set(CMD_BASE, 8, 0x7000_0000_0000);
     producer = producer.wrapping_add(5);

@@ -5,7 +5,7 @@ use crate::{
     words::{Block, get, put},
 };
 use abi::{
-    cmd::{ANSWER, SLOT, answer, head, result},
+    cmd::{ANSWER, MAX_RING_LOG2, SLOT, answer, head, result},
     queue::event,
 };
 
@@ -15,13 +15,15 @@ pub struct Mailbox {
     command: Block,
     answer: Block,
     answered: u32,
+    /// The producer is where it cannot be, and that was logged.
+    astray: bool,
     link: bool,
 }
 
 impl Mailbox {
     /// As memory is after start-up: all zero.
     pub const fn new() -> Self {
-        Mailbox { command: [0; 16], answer: [0; 16], answered: 0, link: false }
+        Mailbox { command: [0; 16], answer: [0; 16], answered: 0, astray: false, link: false }
     }
 
     /// Takes over a device fresh from reset.
@@ -31,9 +33,16 @@ impl Mailbox {
         self.link = hw.port() & 1 == 1;
     }
 
-    /// Executes the next command, if there is one: fetch, execute, answer, count.
+    /// Executes the next command, if there is one: fetch, execute, answer, count. A producer that is further ahead than the largest
+    /// ring has slots is not followed: what it claims are old commands, again and again.
     pub fn step(&mut self, plane: &mut Plane<'_>, hw: &mut impl Hardware) -> bool {
-        if hw.producer() == self.answered {
+        let waiting = hw.producer().wrapping_sub(self.answered);
+        let astray = waiting > 1 << MAX_RING_LOG2;
+        if astray && !self.astray {
+            hw.log(Line::new().text(b"the command producer is ").number(waiting).text(b" ahead").end());
+        }
+        self.astray = astray;
+        if waiting == 0 || astray {
             return false;
         }
         let ring = hw.ring();
@@ -80,14 +89,10 @@ impl Default for Mailbox {
 
 /// A line such as `op 11 owner 1 number 5: result 2 field 104`.
 fn log_refusal(hw: &mut impl Hardware, c: &Block, answer0: u32) {
-    let mut line = Line { text: [b' '; 64], len: 0 };
+    let mut line = Line::new();
     line.text(b"op ").number(get(c, head::OPCODE)).text(b" owner ").number(get(c, head::OWNER));
     line.text(b" number ").number(get(c, head::NUMBER)).text(b": result ").number(answer0 & 0xff);
-    line.text(b" field ").number(answer0 >> 16);
-    // Spaces up to a multiple of 4, the last of them a line end.
-    let len = (line.len | 3) + 1;
-    line.text[len - 1] = b'\n';
-    hw.log(&line.text[..len]);
+    hw.log(line.text(b" field ").number(answer0 >> 16).end());
 }
 
 struct Line {
@@ -96,6 +101,17 @@ struct Line {
 }
 
 impl Line {
+    fn new() -> Self {
+        Line { text: [b' '; 64], len: 0 }
+    }
+
+    /// All of it, with spaces up to a multiple of 4, the last of them a line end.
+    fn end(&mut self) -> &[u8] {
+        let len = (self.len | 3) + 1;
+        self.text[len - 1] = b'\n';
+        &self.text[..len]
+    }
+
     fn text(&mut self, text: &[u8]) -> &mut Self {
         for byte in text {
             self.text[self.len] = *byte;

@@ -37,6 +37,29 @@ fn commands_are_answered_in_order_with_phases() {
     }
 }
 
+/// A producer that no ring could have is not followed, and said once; set right, commands go on.
+#[test]
+fn a_producer_astray_executes_nothing() {
+    for start in [0, u32::MAX - 5] {
+        let mut b = Bench::on(Fake { producer: start, ..Fake::default() });
+        put(&mut b, command(op::CREATE_PD));
+        let sound = b.fake.producer;
+        for (ahead, runs) in [(65, false), (u32::MAX, false), (1 << 31, false), (1, true)] {
+            b.fake.acts.clear();
+            b.fake.log.clear();
+            b.fake.producer = start.wrapping_add(ahead);
+            assert_eq!([b.step(), b.step()], [runs, false], "{ahead}");
+            assert_eq!(b.fake.acts.is_empty(), !runs);
+            let told = format!("the command producer is {ahead} ahead");
+            assert_eq!(b.fake.log.trim_end(), if ahead == 65 { told.as_str() } else { "" });
+        }
+        assert_eq!(b.fake.producer, sound);
+        // As far as the largest ring has slots.
+        b.fake.producer = sound.wrapping_add(64);
+        assert!(b.step());
+    }
+}
+
 #[test]
 fn an_event_follows_the_answer_when_asked_for() {
     let mut b = Bench::new();

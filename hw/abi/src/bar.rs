@@ -84,7 +84,8 @@ registers! {
     CMD_BASE = 0x040, 8, Rw;
     /// Log2 of the ring's slots (0 to 6).
     CMD_LOG2 = 0x048, 4, Rw;
-    /// Producer: free-running count of commands written.
+    /// Producer: free-running count of commands written. Where it is more than 64 ahead of the consumer, which no ring holds, nothing is
+    /// executed until it is set right, and the firmware's log says so.
     CMD_PRODUCER = 0x04c, 4, Rw;
     /// Consumer: free-running count of commands answered.
     CMD_CONSUMER = 0x050, 4, Ro;

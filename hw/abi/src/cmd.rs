@@ -9,6 +9,8 @@ use crate::{Field, layout, numbers};
 pub const SLOT: usize = 128;
 /// Offset of the answer in a slot.
 pub const ANSWER: usize = 64;
+/// Log2 of the slots of the largest ring.
+pub const MAX_RING_LOG2: u32 = 6;
 
 numbers! {
     /// Command opcodes.

@@ -77,7 +77,7 @@ pub struct Status {
 pub(super) const PORT_MTU: u64 = (abi::wire::MAX_FRAME - abi::wire::len::ETH - abi::wire::len::VLAN) as u64;
 
 /// Log2 of the command ring's slots at most: the largest value of `bar::CMD_LOG2`.
-const MOST_SLOTS: u64 = 6;
+const MOST_SLOTS: u64 = abi::cmd::MAX_RING_LOG2 as u64;
 
 /// Numbers of the 8 bytes that hold registers.
 mod word {
