@@ -4,9 +4,11 @@ pub mod beside;
 pub mod conformance;
 
 use driver::qp::{Path, QpSizes};
-use driver::{Access, Completion, Cq, Data, Flags, Gid, Mr, Operation, Pd};
+use driver::{Access, Completion, Cq, Data, Device, Flags, Gid, Mr, OpenOptions, Operation, PciFunction, Pd, Port};
+use fabric::SimFunction;
 use nic::Frame;
-use testbed::{Connect, Pair, Testbed};
+use std::sync::Arc;
+use testbed::{Connect, Host, Pair, Testbed};
 
 /// Value of memory that nothing may write.
 pub const GUARD: u8 = 0xa5;
@@ -31,6 +33,19 @@ pub fn path_to(gid: Gid, qpn: u32, mtu: u32, psn: u32) -> Path {
         max_dest_reads: 0,
         min_rnr_timer: 0,
     }
+}
+
+/// Resets NIC 0 by `function` and opens it anew, as a driver does that has lost its predecessor. The old host's objects are
+/// returned: the device knows nothing of them any more.
+pub fn reopen(bed: &mut Testbed, function: Arc<SimFunction>) -> Host {
+    function.reset().unwrap();
+    let firmware = Some(std::fs::read(verilate::firmware_image().unwrap()).unwrap());
+    let device = Device::open(function, &OpenOptions { firmware, ..OpenOptions::default() }).unwrap();
+    let gid = bed.hosts[0].gid;
+    device.set_port(&Port::new(gid.mac)).unwrap();
+    device.set_gid(0, Some(gid)).unwrap();
+    let (pd, eq) = (device.create_pd().unwrap(), device.create_eq(1024, 0, 0, 0).unwrap());
+    std::mem::replace(&mut bed.hosts[0], Host { device, pd, eq, gid })
 }
 
 /// A region full of `fill`.

@@ -4,9 +4,9 @@
 use abi::bar::health;
 use abi::status::wc;
 use driver::qp::{Path, QpSizes, Reset, Rts, SendOptions};
-use driver::{Access, Cq, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Port, Qp};
+use driver::{Access, Cq, Data, Flags, Mr, Operation, Qp};
 use fabric::SimFunction;
-use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, path_to, region, wait};
+use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, path_to, region, reopen, wait};
 use nic::{Adversary, BarRequest, Hold};
 use rand::RngExt;
 use std::sync::Arc;
@@ -84,19 +84,6 @@ fn assert_works(bed: &Testbed, what: &str) {
         assert!(bytes(&load.target[1 - from]) == bytes(&load.source[from]), "{what}: written");
         load.target[from].write(0, &[GUARD; LEN]);
     }
-}
-
-/// Resets NIC 0 and opens it anew, as a driver does that has lost its predecessor. The old host's objects are returned: the
-/// device knows nothing of them any more.
-fn reopen(bed: &mut Testbed, function: Arc<SimFunction>) -> Host {
-    function.reset().unwrap();
-    let firmware = Some(std::fs::read(verilate::firmware_image().unwrap()).unwrap());
-    let device = Device::open(function, &OpenOptions { firmware, ..OpenOptions::default() }).unwrap();
-    let gid = bed.hosts[0].gid;
-    device.set_port(&Port::new(gid.mac)).unwrap();
-    device.set_gid(0, Some(gid)).unwrap();
-    let (pd, eq) = (device.create_pd().unwrap(), device.create_eq(1024, 0, 0, 0).unwrap());
-    std::mem::replace(&mut bed.hosts[0], Host { device, pd, eq, gid })
 }
 
 /// Whatever the old handles of NIC 0 try comes to an end at once: posting, destroying; and what they had posted is flushed, each

@@ -6,15 +6,15 @@ use abi::Field;
 use abi::bar::{CMD_PRODUCER, FW_ADDRESS, FW_CONTROL, FW_DATA, HEALTH, RESET};
 use abi::queue::{doorbell, ring_db};
 use driver::qp::{QpSizes, SendOptions};
-use driver::{Access, Data, Device, Flags, Mr, OpenOptions, Operation, PciFunction, Port};
+use driver::{Access, Data, Flags, Mr, Operation};
 use fabric::SimFunction;
 use ferroce_tests::beside::Beside;
-use ferroce_tests::{GUARD, assert_sound, bytes, inject, noise, pass, region, wait};
+use ferroce_tests::{GUARD, assert_sound, bytes, inject, noise, pass, region, reopen, wait};
 use nic::{Adversary, BarRequest, Hold};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
-use testbed::{Connect, Host, Pair, Setup, Testbed};
+use testbed::{Connect, Pair, Setup, Testbed};
 
 const LEN: usize = 5000;
 
@@ -137,19 +137,6 @@ fn abuse(bed: &Testbed, rng: &mut ChaCha8Rng) -> &'static str {
     }
 }
 
-/// Opens the device of host 0 anew. Its objects of before are returned.
-fn reopen(bed: &mut Testbed) -> Host {
-    let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
-    function.reset().unwrap();
-    let firmware = Some(std::fs::read(verilate::firmware_image().unwrap()).unwrap());
-    let device = Device::open(function, &OpenOptions { firmware, ..OpenOptions::default() }).unwrap();
-    let gid = bed.hosts[0].gid;
-    device.set_port(&Port::new(gid.mac)).unwrap();
-    device.set_gid(0, Some(gid)).unwrap();
-    let (pd, eq) = (device.create_pd().unwrap(), device.create_eq(1024, 0, 0, 0).unwrap());
-    std::mem::replace(&mut bed.hosts[0], Host { device, pd, eq, gid })
-}
-
 /// All operations come out right on a new pair.
 fn assert_works(bed: &Testbed, what: &str) {
     let mut pair = bed.connect(&connect()).unwrap();
@@ -231,7 +218,8 @@ fn resets_at_any_moment(mut setup: Setup, rounds: usize, seed: u64) {
         pass(&bed, rng.random_range(0..100));
         bed.sim().plug(0, true);
         bed.sim().nic(0).hold = Hold::default();
-        let old = reopen(&mut bed);
+        let function = Arc::new(SimFunction::new(bed.fabric.clone(), 0));
+        let old = reopen(&mut bed, function);
         drop(guards);
         if let Some(load) = load {
             for mr in [&load.target[0], &load.source[0], &load.guards[0], &load.guards[1]] {

@@ -4,14 +4,7 @@ use anyhow::Context;
 use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 use std::io::Write;
 
-/// As `eprintln!`, but nothing ends because nobody reads standard error any more (`2>&1 | head`).
-macro_rules! note {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($text)*);
-    }};
-}
-pub(crate) use note;
+pub(crate) use driver::note;
 
 /// A table of `rows` under `header`.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {

@@ -17,7 +17,9 @@
 //! # Ok(()) }
 //! ```
 
-/// As `eprintln!`, but does not panic where nobody reads standard error: destructors say things.
+/// As `eprintln!`, but does not panic where nobody reads standard error any more (`2>&1 | head`): destructors say things.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! note {
     ($($text:tt)*) => {{
         use std::io::Write as _;

@@ -672,21 +672,23 @@ fn the_next_direct_wqe_disturbs_no_reader() {
     assert!((1..16).contains(&b.fetches), "{} of 32 were replaced in time", b.fetches);
 }
 
-/// One queue over the end of its 16-bit indices.
+/// One queue of each kind over the end of its 16-bit indices.
 #[test]
 fn indices_wrap() {
-    let mut b = Bench::new::<512>(32, 7);
-    b.load(0, 7);
-    (b.latency, b.dma_ready) = ((20, 30), 1.0);
-    let mut sent = 0;
-    while sent < 70_000 {
-        let n = b.rng.random_range(1..=32);
-        b.post(0, n);
-        b.drain(32);
-        b.queues[0].completed = b.queues[0].consumed;
-        sent += n as u32;
+    for (table, blocks) in [(id::QP_SEND, 32), (id::QP_RECV, 8)] {
+        let mut b = Bench::of::<512>(table, blocks, 7);
+        b.load(0, 7);
+        (b.latency, b.dma_ready) = ((20, 30), 1.0);
+        let mut sent = 0;
+        while sent < 70_000 {
+            let n = b.rng.random_range(1..=32);
+            b.post(0, n);
+            b.drain(blocks);
+            b.queues[0].completed = b.queues[0].consumed;
+            sent += n as u32;
+        }
+        assert!(b.errors.is_empty(), "{:?}", b.errors);
     }
-    assert!(b.errors.is_empty(), "{:?}", b.errors);
 }
 
 /// Wild indices on all queues while nobody takes the reports: none is lost when they are taken at last.

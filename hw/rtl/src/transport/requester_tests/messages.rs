@@ -3,6 +3,29 @@
 use super::*;
 
 impl Bench {
+    /// What all messages have, without data.
+    fn random_head(&mut self, q: usize, opcode: u8, blocks: u16) -> Message {
+        let rng = &mut self.rng;
+        Message {
+            index: self.pairs[q].posted,
+            blocks,
+            claims: blocks,
+            opcode,
+            signaled: rng.random_bool(0.5),
+            solicited: rng.random(),
+            fence: rng.random_bool(0.1),
+            inline_data: None,
+            sges: vec![],
+            length: 0,
+            va: rng.random(),
+            rkey: rng.random(),
+            imm: rng.random(),
+            bad: None,
+            began: None,
+            changed: None,
+        }
+    }
+
     pub(super) fn random_message(&mut self, q: usize) -> Message {
         if self.pairs[q].raw {
             return self.random_frame(q);
@@ -44,24 +67,7 @@ impl Bench {
         }
         let need = if inlines { (length as u16 + 32).div_ceil(64) } else { 1 + (sges.len() > 2) as u16 };
         let blocks = rng.random_range(need..=4.min(need + 1));
-        Message {
-            index: pair.posted,
-            blocks,
-            claims: blocks,
-            opcode,
-            signaled: rng.random_bool(0.5),
-            solicited: rng.random(),
-            fence: rng.random_bool(0.1),
-            inline_data,
-            sges,
-            length,
-            va: rng.random(),
-            rkey: rng.random(),
-            imm: rng.random(),
-            bad: None,
-            began: None,
-            changed: None,
-        }
+        Message { inline_data, sges, length, ..self.random_head(q, opcode, blocks) }
     }
 
     /// Its operands stand where the first SGE would.
@@ -71,22 +77,10 @@ impl Bench {
         rng.fill_bytes(&mut operands);
         let blocks = rng.random_range(1..=2);
         Message {
-            index: self.pairs[q].posted,
-            blocks,
-            claims: blocks,
-            opcode,
-            signaled: rng.random_bool(0.5),
-            solicited: rng.random(),
-            fence: rng.random_bool(0.1),
             inline_data: Some(operands),
             sges: vec![(0, 0, 0), (rng.random(), rng.random(), 8)],
             length: 8,
-            va: rng.random(),
-            rkey: rng.random(),
-            imm: rng.random(),
-            bad: None,
-            began: None,
-            changed: None,
+            ..self.random_head(q, opcode, blocks)
         }
     }
 
@@ -104,22 +98,11 @@ impl Bench {
         let sges: Vec<_> = cuts.windows(2).map(|c| (rng.random(), rng.random(), c[1] - c[0])).collect();
         let need = if inlines { (length as u16 + 32).div_ceil(64) } else { 1 + (sges.len() > 2) as u16 };
         Message {
-            index: self.pairs[q].posted,
-            blocks: need,
-            claims: need,
-            opcode: send_op::SEND,
-            signaled: rng.random_bool(0.5),
-            solicited: rng.random(),
             fence: false,
             inline_data: inlines.then_some(data),
             sges: if inlines { vec![] } else { sges },
             length,
-            va: rng.random(),
-            rkey: rng.random(),
-            imm: rng.random(),
-            bad: None,
-            began: None,
-            changed: None,
+            ..self.random_head(q, send_op::SEND, need)
         }
     }
 }
