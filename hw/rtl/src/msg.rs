@@ -8,6 +8,11 @@ use hdl::prelude::*;
 
 /// Local QP number, up to 4,096 QPs.
 pub type Qp = Bits<12>;
+
+/// The bits that numbers of `qps` QPs have. A block takes a number `& numbers(qps)`: so nothing is kept or compared of the others.
+pub fn numbers(qps: usize) -> Qp {
+    bits(qps.next_power_of_two() as u64 - 1)
+}
 /// Generation of a QP number.
 pub type Gen = Bits<8>;
 /// Packet or message sequence number.

@@ -177,6 +177,7 @@ pub struct Landing {
     yields: Reg<Bit>,
     answered: Reg<Bit>,
     fault: Reg<Bit>,
+    _qps: Hidden<usize>,
 }
 
 impl Landing {
@@ -210,6 +211,7 @@ impl Landing {
             write_data: Default::default(),
             answered: Default::default(),
             fault: Default::default(),
+            _qps: Hidden(qps),
         }
     }
 }
@@ -247,7 +249,8 @@ impl Logic for Landing {
         self.req.valid.next = self.op.valid.val() && new.write && room;
 
         // Look: read the halt bit of the oldest step, that may be the one that comes now.
-        let op = self.pending.m.data.val();
+        let mut op = self.pending.m.data.val();
+        op.qpn = op.qpn & elab!(numbers(self._qps.0));
         let waits = self.pending.m.valid.val();
         let judging = self.judging.q.val();
         self.halts.re.next = true;

@@ -17,7 +17,7 @@
 //! It waits for nobody.
 
 use crate::msg::Ring;
-use crate::stream::{Fifo, Table};
+use crate::stream::{Fifo, Table, narrow};
 use hdl::prelude::*;
 
 /// A doorbell's row.
@@ -100,7 +100,7 @@ impl Bells {
     /// Of `cqs` completion queues.
     pub fn new(cqs: usize) -> Self {
         Self {
-            rows: Table::new(cqs, ""),
+            rows: Table::new(cqs, narrow(cqs)),
             copy: Table::new(cqs, ""),
             jobs: Fifo::new(JOBS),
             _cqs: Hidden(cqs as u64),

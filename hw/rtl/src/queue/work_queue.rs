@@ -32,7 +32,7 @@ use super::{
     store::BlockStore,
 };
 use crate::{
-    msg::{DirectWord, DmaData, DmaRead, Qp, QpError, QpView, QueueIndex, QueueView, Ring, Woken},
+    msg::{DirectWord, DmaData, DmaRead, Qp, QpError, QpView, QueueIndex, QueueView, Ring, Woken, numbers},
     stream::{Fifo, FreshTable, Passage, Sink, Source, Table, TablePort},
 };
 use abi::{
@@ -295,7 +295,7 @@ impl<const W: usize, const N: usize> WorkQueue<W, N> {
         assert!(!halves || W < 512, "what is written at once goes into one half");
         WorkQueue {
             place: Table::new(N, ""),
-            state: Table::new(N, ""),
+            state: Table::new(N, "block"),
             producer: FreshTable::new(N, ""),
             consumer: FreshTable::new(N, ""),
             seen: FreshTable::new(N, ""),
@@ -356,8 +356,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         // A direct WQE may be written into the next two places before it is asked for.
         let keeps: Bits<7> = elab!(bits::<7>(self._blocks.0 - 2));
         let mask: Bits<6> = elab!(bits::<6>(self._blocks.0 - 1));
-        // Numbers of queues have the bits that N needs.
-        let numbers: Qp = elab!(bits::<12>(N.next_power_of_two() as u64 - 1));
+        let numbers: Qp = elab!(numbers(N));
 
         // ---- The reader.
         let row = (self.number.val().cast::<24>() << elab!(self._blocks.0.trailing_zeros() as u64))

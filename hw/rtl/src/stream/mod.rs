@@ -16,7 +16,7 @@ pub use fifo::{Fifo, Passage, SMALL};
 pub use guard::{BadRow, GuardedTable};
 pub use loopback::Loopback;
 pub use slice::Slice;
-pub use table::{FreshTable, Table, Table2};
+pub use table::{FreshTable, Table, Table2, narrow};
 
 use crate::msg::TableReq;
 use hdl::prelude::*;

@@ -15,6 +15,11 @@ use hdl::prelude::*;
 /// cycle on the new data: it is for an owner that both writes and reads, or whose readers use such data for nothing.
 pub type Table<T> = Ram<T, 24>;
 
+/// Style of a [`Table`] of few bits a row: LUTs, up to as many rows as a handful of them hold.
+pub fn narrow(rows: usize) -> &'static str {
+    if rows <= 64 { "distributed" } else { "block" }
+}
+
 /// A [`Table`] with a second read port: two copies that are written together.
 #[derive(Clone, Debug, LogicBlock)]
 pub struct Table2<T: Synth> {

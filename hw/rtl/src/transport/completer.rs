@@ -247,7 +247,7 @@ impl Logic for Completer {
         let op_free = !self.op_valid.q.val();
         let (idle, look, weigh) = (state == State::Idle, state == State::Look, state == State::Weigh);
         let (act, starts) = (state == State::Act, state == State::Read);
-        let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
+        let mask: Qp = elab!(numbers(self._qps.0));
 
         // ---- Ports and their defaults.
         let hit = self.hit.q.val() && m_valid;

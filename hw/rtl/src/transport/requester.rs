@@ -41,7 +41,7 @@ use super::{
 use crate::{
     msg::{
         Acked, EpochMark, GoBack, Pick, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead,
-        TxSeg,
+        TxSeg, numbers,
     },
     queue::flags::{Flags, is_size},
     stream::{BadRow, GuardedTable, Sink, Source, TablePort},
@@ -253,7 +253,7 @@ impl<const N: usize> Requester<N> {
     pub fn new(late: bool) -> Self {
         assert!(is_size(N), "{N} QPs");
         Requester {
-            progress: GuardedTable::new(N, ""),
+            progress: GuardedTable::new(N, "block"),
             attributes: GuardedTable::new(N, ""),
             handles: Ram::default().rows(address_handles(N)).style("distributed").at_once(),
             front: Front::new(late),
@@ -339,10 +339,12 @@ impl<const N: usize> Logic for Requester<N> {
         let mut opens: Bit = false;
         let mut closes: Bit = false;
 
+        let numbers: Qp = elab!(numbers(N));
+
         // ---- Kicks: open the QP, and keep it open if it is in front or engine.
         self.kick.ready.next = true;
         self.kicks.d.next = self.kick.valid.val();
-        self.kick_q.d.next = self.kick.data.val();
+        self.kick_q.d.next = self.kick.data.val() & numbers;
         let kick = self.kick_q.q.val();
         let kicks = self.kicks.q.val();
         self.front.kick.next = kick;
@@ -355,13 +357,13 @@ impl<const N: usize> Logic for Requester<N> {
         let waits = state == State::Emit && opens_frame && !self.seg.ready.val();
         if (idle || waits) && !other {
             self.other.d.next = self.table.valid.val() || self.fault.valid.val() || self.back.valid.val();
-            self.whose.d.next = self.back.data.val().qpn;
+            self.whose.d.next = self.back.data.val().qpn & numbers;
             self.other_work.d.next = Work::Back;
             if self.table.valid.val() {
-                self.whose.d.next = req.index.get_bits::<12>(0);
+                self.whose.d.next = req.index.get_bits::<12>(0) & numbers;
                 self.other_work.d.next = Work::Row;
             } else if self.fault.valid.val() {
-                self.whose.d.next = self.fault.data.val().qpn;
+                self.whose.d.next = self.fault.data.val().qpn & numbers;
                 self.other_work.d.next = Work::Frame;
             }
         }
@@ -728,7 +730,10 @@ impl<const N: usize> Logic for Requester<N> {
         }
 
         // ---- Front, and the reads of both.
-        Sink::<Pick>::link(&mut self.pick, &mut self.front.pick);
+        self.front.pick.valid.next = self.pick.valid.val();
+        self.front.pick.data.next = self.pick.data.val();
+        self.front.pick.data.next.qpn = self.pick.data.val().qpn & numbers;
+        self.pick.ready.next = self.front.pick.ready.val();
         self.front.engine.next = context.qpn;
         self.front.engine_busy.next = !idle;
         self.front.engine_writes.next = store;

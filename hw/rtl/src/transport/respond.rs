@@ -35,7 +35,7 @@ use super::responder_rules::loads;
 use crate::{
     msg::*,
     queue::flags::{Flags, Scan},
-    stream::{BadRow, GuardedTable, Sink, Source, TablePort},
+    stream::{BadRow, GuardedTable, Sink, Source, TablePort, narrow},
 };
 use abi::{
     status::{cause, counter},
@@ -210,7 +210,7 @@ impl<const N: usize> Default for Respond<N> {
             faulty: Default::default(),
             refused: Default::default(),
             // Few bits: where the rows are few, too, no RAM is spent on them.
-            attributes: GuardedTable::new(N, if N <= 64 { "distributed" } else { "block" }),
+            attributes: GuardedTable::new(N, narrow(N)),
             debts: GuardedTable::new(N, "block"),
             slots_of: Ram::default().rows(N).style("distributed").at_once(),
             answered: Ram::default().rows(N).style("distributed").at_once(),
@@ -268,6 +268,7 @@ impl<const N: usize> Logic for Respond<N> {
         let debt = self.debt.q.val();
         let slots = self.slots.q.val();
         let table = self.table.req.val();
+        let numbers: Qp = elab!(numbers(N));
         let idle = self.idle.q.val();
         let writes = self.writes.q.val();
         let late = self.late.q.val();
@@ -299,7 +300,7 @@ impl<const N: usize> Logic for Respond<N> {
         let asked = if self.soon_valid.val() { soon } else { go };
         let ahead = if idle { self.soon_valid.val() && !writes } else { closing && comes };
         self.early.d.next = ahead && calm;
-        self.other.d.next = idle || (asked.qpn ^ qp).any();
+        self.other.d.next = idle || ((asked.qpn & numbers) ^ qp).any();
         let here = self.early.q.val() && self.other.q.val();
         let faulty = self.faulty.q.val();
         let fetch = state == State::Fetch;
@@ -331,7 +332,7 @@ impl<const N: usize> Logic for Respond<N> {
             cat!(24; qp.cast::<20>(), slots.head)
         };
         if idle {
-            self.qp.d.next = if take_row {
+            let whose = if take_row {
                 table.index.get_bits::<12>(0)
             } else if take_fault {
                 fault.qpn
@@ -340,6 +341,7 @@ impl<const N: usize> Logic for Respond<N> {
             } else {
                 go.qpn
             };
+            self.qp.d.next = whose & numbers;
             self.faulty.d.next = !take_row && take_fault;
             self.before.d.next = 0.into();
         }

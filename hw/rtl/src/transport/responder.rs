@@ -329,7 +329,7 @@ impl Logic for Responder {
         // Rows may be read a cycle ahead.
         let early = self.early.q.val();
         let anew = self.anew.q.val();
-        let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
+        let mask: Qp = elab!(numbers(self._qps.0));
         let other = ((qpn.get_bits::<12>(0) ^ qp) & mask).any();
         let waits = self.meta.valid.val() && !kind.send && !kind.imm;
         self.next_other.d.next = waits && other;

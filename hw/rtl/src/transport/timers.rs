@@ -322,7 +322,7 @@ impl Logic for Timers {
         self.asked_at.d.next = written;
         self.wait_we.d.next = self.we.val();
         self.wait_at.d.next = self.waddr.val();
-        let mask: Qp = elab!(bits::<12>(self._qps.0.next_power_of_two() as u64 - 1));
+        let mask: Qp = elab!(numbers(self._qps.0));
         let read = self.who[0].q.val();
         let asked = self.asked_we.q.val() && !((self.asked_at.q.val() ^ read) & mask).any();
         let loading = late && !((self.late_at.q.val() ^ read) & mask).any();

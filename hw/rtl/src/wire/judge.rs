@@ -16,7 +16,7 @@
 
 use crate::{
     msg::{EpochMark, Gen, Qp, QpView},
-    stream::{Sink, Table},
+    stream::{Sink, Table, narrow},
 };
 use hdl::prelude::*;
 
@@ -149,9 +149,9 @@ impl<const N: usize> Judge<N> {
             view: Default::default(),
             sweep: Default::default(),
             sweeping: Reg::with_reset(true),
-            epochs: Table::new(qps, "block"),
-            responses: Table::new(qps, "block"),
-            halts: Table::new(qps, "block"),
+            epochs: Table::new(qps, narrow(qps)),
+            responses: Table::new(qps, narrow(qps)),
+            halts: Table::new(qps, narrow(qps)),
             asked: Default::default(),
             rereads: Default::default(),
             claims: Default::default(),

@@ -24,8 +24,8 @@ use super::{
     judge::{Claim, Verdict},
 };
 use crate::{
-    msg::{BufAddr, Qp, TxHead},
-    stream::{Sink, Table, TablePort},
+    msg::{BufAddr, Qp, TxHead, numbers},
+    stream::{Sink, Table, TablePort, narrow},
 };
 use abi::{
     queue::ud_target,
@@ -209,7 +209,7 @@ impl<const W: usize> Prepare<W> {
         let gid_rows = rows(GIDS, GID_BITS);
         // Behind the QPs' rows are those of address handles.
         let gid_base = rows(qps + address_handles(qps), ADDRESS_BITS);
-        let style = if gid_rows > 64 { "block" } else { "distributed" };
+        let style = narrow(gid_rows);
         Prepare {
             clock: Default::default(),
             rst: Default::default(),
@@ -262,7 +262,7 @@ impl<const W: usize> Prepare<W> {
             sum: Default::default(),
             length: Default::default(),
             store: Ram::default().style("distributed").at_once(),
-            slices: Table::new(slices, if slices > 64 { "block" } else { "distributed" }),
+            slices: Table::new(slices, narrow(slices)),
             builder: Default::default(),
             access: Default::default(),
             word: Default::default(),
@@ -330,6 +330,7 @@ impl<const W: usize> Logic for Prepare<W> {
                 head.again = quick.again;
                 head.of_fault = quick.of_fault;
             }
+            head.qpn = head.qpn & elab!(numbers(self._qps.0));
             self.picked.d.next = head;
             let ahead = if pick_quick { self.ahead[1].q.val() } else { self.ahead[0].q.val() };
             self.picked_row.d.next = cat!(pick_quick, ahead);
