@@ -4,18 +4,16 @@ use crate::bar::Bar;
 use crate::function::{Error, PciFunction, Result};
 use crate::life::Life;
 use crate::memory::{BusSpace, RingMemory};
+use crate::patience::Patience;
 use crate::reg;
 use crate::registers::Registers;
 use abi::Field;
 use abi::cmd::{ANSWER, SLOT, answer, attr, create_mr, create_qp, head, modify_qp, op, result, set_vfs};
 use abi::table::qp_type;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 /// Log2 of the slots of the ring.
 const LOG2: u32 = 4;
-/// How long a command may take at most.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// A waiting command looks after the device each time after so many turns of its loop.
 const TURNS: u32 = 256;
 
@@ -103,7 +101,7 @@ impl CommandRing {
         s.ring.write(slot, &command.bytes);
         s.produced = s.produced.wrapping_add(1);
         reg!(self.bar, Registers, cmd_producer).write(s.produced);
-        let deadline = Instant::now() + PATIENCE;
+        let mut patience = Patience::new();
         let (mut turns, mut counted) = (0, false);
         loop {
             let ready = |last: u8| last & 1 == phase;
@@ -120,7 +118,7 @@ impl CommandRing {
                     return Err(self.life.loses("what it writes does not reach memory"));
                 }
             }
-            if Instant::now() > deadline {
+            if patience.ends(&self.bar) {
                 note!("ferroce: {} is not answered; the firmware's log is in BAR0 at FW_LOG", name(command));
                 return Err(self.life.loses("its firmware does not answer"));
             }

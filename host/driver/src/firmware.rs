@@ -2,14 +2,11 @@
 
 use crate::bar::Bar;
 use crate::function::{Error, PciFunction, Result};
+use crate::patience::Patience;
 use crate::reg;
 use crate::registers::Registers;
 use abi::ABI_VERSION;
 use abi::image::{self, Fault};
-use std::time::{Duration, Instant};
-
-/// How long a device may take to become ready.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Major and minor.
 fn version(v: u32) -> String {
@@ -27,7 +24,7 @@ fn refuse(fault: Fault) -> Error {
         Fault::Length(told, is) => {
             e(format!("it is cut short or too long: {told} bytes of code by its header, {is} in it"))
         }
-        Fault::TooLong(n) => e(format!("{n} bytes of code, the soft core has {}", abi::mmio::RAM_BYTES)),
+        Fault::TooLong(n) => e(format!("{n} bytes of code, the soft core has {}", abi::mmio::NEAR_BYTES)),
         Fault::Hash(told, is) => e(format!("it is damaged: hash {told:#018x} by its header, {is:#018x} by its code")),
     }
     .hint("use the image of the release that this driver came with; `firmware/build.sh` builds it")
@@ -59,9 +56,9 @@ pub(crate) fn start(function: &dyn PciFunction, bar0: &Bar, file: Option<&[u8]>)
         }
         reg!(bar0, Registers, fw_control).write(0);
     }
-    let deadline = Instant::now() + PATIENCE;
+    let mut patience = Patience::new();
     while reg!(bar0, Registers, ready).read() & 1 == 0 {
-        if Instant::now() > deadline {
+        if patience.ends(bar0) {
             let e = Error::new("the firmware does not become ready");
             return Err(match file {
                 Some(f) => e.hint(format!("the image loaded has {} bytes; is it one for this device?", f.len())),

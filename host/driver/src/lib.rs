@@ -41,6 +41,7 @@ mod life;
 mod memory;
 mod mr;
 mod neighbour;
+mod patience;
 mod post;
 mod posted;
 pub mod qp;

@@ -59,8 +59,10 @@ impl PciFunction for Fake {
         Ok(BarInfo { size: 0x1_0000, mappable: vec![] })
     }
     fn bar_read(&self, _: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let value = self.0.lock().unwrap().registers.get(&offset).copied().unwrap_or(0);
-        buf.copy_from_slice(&value.to_le_bytes());
+        for (word, at) in buf.chunks_mut(4).zip((offset..).step_by(4)) {
+            let value = self.0.lock().unwrap().registers.get(&at).copied().unwrap_or(0);
+            word.copy_from_slice(&value.to_le_bytes());
+        }
         Ok(())
     }
     fn bar_write(&self, _: u8, offset: u64, data: &[u8]) -> Result<()> {
