@@ -3,6 +3,7 @@
 //! ```text
 //! 0: image (code, constants, data) | .bss | the control plane's objects, as many as the device has | stack :end of RAM
 //! ```
+//! RAM beyond [`mmio::NEAR_BYTES`], which only a device of very many QPs has, holds these: engines reach the stack.
 
 use abi::mmio;
 use core::{arch::global_asm, panic::PanicInfo, slice};
@@ -23,13 +24,17 @@ unsafe extern "C" {
 }
 
 // The core starts at address 0, where `link.x` puts `.init`. The stack begins at the end of the RAM, which is larger on one
-// card than on another.
+// card than on another, but within reach of the engines.
 global_asm!(
     ".section .init, \"ax\"",
     ".global _start",
     "_start:",
     "    li   t0, {ram}",
     "    lw   sp, 0(t0)",
+    "    li   t0, {near}",
+    "    bltu sp, t0, 3f",
+    "    mv   sp, t0",
+    "3:",
     "    la   t0, _sbss",
     "    la   t1, _ebss",
     "1:  bgeu t0, t1, 2f",
@@ -38,6 +43,7 @@ global_asm!(
     "    j    1b",
     "2:  call start_rust",
     ram = const mmio::BASE + mmio::RAM,
+    near = const mmio::NEAR_BYTES,
 );
 
 /// The RAM that nobody has taken yet.
@@ -67,12 +73,14 @@ impl Rest {
 extern "C" fn start_rust() -> ! {
     let mut device = crate::device::Device::new();
     let counts = Counts::of(plane::Hardware::limits(&device));
-    let mut rest = Rest { at: &raw mut _ebss as usize, end: device.ram() - STACK };
+    let near = device.ram().min(mmio::NEAR_BYTES);
+    let mut rest = Rest { at: &raw mut _ebss as usize, end: near - STACK };
+    let mut far = Rest { at: near, end: device.ram() };
     let mut plane = Plane::new(Memory {
         pds: rest.take(counts.pds, Object::NONE),
         cqs: rest.take(counts.cqs, Object::NONE),
         eqs: rest.take(counts.eqs, Object::NONE),
-        qps: rest.take(counts.qps, Qp::NONE),
+        qps: if far.at < far.end { &mut far } else { &mut rest }.take(counts.qps, Qp::NONE),
         ahs: rest.take(counts.ahs, Handle::NONE),
         keys: rest.take(counts.keys, Key::NONE),
     });

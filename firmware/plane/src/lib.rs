@@ -24,7 +24,7 @@ use abi::{
     cmd::{answer, device, head, op, result, set_vfs},
     table,
 };
-use numbers::Numbers;
+use numbers::{Numbers, Turn};
 pub use objects::Object;
 use objects::{Gid, Objects};
 pub use pairs::{Handle, Qp};
@@ -37,9 +37,7 @@ pub const VERSION: u32 = abi::image::VERSION;
 /// Station address until the driver sets one, first wire byte lowest: 02:46:52:43:45:00, locally administered.
 pub const DEFAULT_MAC: u64 = 0x0045_4352_4602;
 /// Most queue pairs.
-pub const QPS: usize = 256;
-/// Most address handles.
-pub const AHS: usize = table::address_handles(QPS);
+pub const QPS: usize = 4096;
 /// Most completion queues.
 pub const CQS: usize = 256;
 /// Most event queues.
@@ -200,16 +198,16 @@ pub struct Memory<'a> {
 
 /// The control plane.
 pub struct Plane<'a> {
-    pds: Objects<'a, { PDS / 32 }>,
-    cqs: Objects<'a, { CQS / 32 }>,
-    eqs: Objects<'a, { EQS / 32 }>,
+    pds: Objects<'a>,
+    cqs: Objects<'a>,
+    eqs: Objects<'a>,
     gids: [Gid; GIDS],
     qps: &'a mut [Qp],
-    qp_numbers: Numbers<{ QPS / 32 }>,
+    qp_turn: Turn,
     ahs: &'a mut [Handle],
-    ah_numbers: Numbers<{ AHS / 32 }>,
+    ah_turn: Turn,
     keys: &'a mut [Key],
-    key_numbers: Numbers<{ KEYS / 32 }>,
+    key_turn: Turn,
     mtt: Numbers<{ MTT_UNITS / 32 }>,
     limits: Limits,
     /// The event of a drained send queue may be due.
@@ -250,11 +248,11 @@ impl<'a> Plane<'a> {
             eqs: Objects::new(memory.eqs),
             gids: [Gid::NONE; GIDS],
             qps: memory.qps,
-            qp_numbers: Numbers::new(),
+            qp_turn: Turn::default(),
             ahs: memory.ahs,
-            ah_numbers: Numbers::new(),
+            ah_turn: Turn::default(),
             keys: memory.keys,
-            key_numbers: Numbers::new(),
+            key_turn: Turn::default(),
             mtt: Numbers::new(),
             limits: Limits { qps: 0, cqs: 0, keys: 0, eqs: 0, mtt_units: 0, owners: 0, reads: 0, words: [0; 2] },
             draining: false,
@@ -273,10 +271,6 @@ impl<'a> Plane<'a> {
         let (reads, reads_log2) = limit(b, 3, 16);
         let words = [qps_log2 | cqs_log2 | keys_log2 | eqs_log2, mtt_log2 | owners_log2 | b & 0xff_0000 | reads_log2];
         self.limits = Limits { qps, cqs, keys, eqs, mtt_units: mtt / MTT_UNIT, owners, reads, words };
-        // QP 0 is the raw queue, 1 the general service queue of IBTA; both are asked for by type.
-        self.qp_numbers.take(0);
-        self.qp_numbers.take(1);
-        self.key_numbers.take(0);
         let mut row = [0; 2];
         put_wide(&mut row, table::port::MAC, DEFAULT_MAC);
         hw.commit(table::id::PORT, 0, &row);

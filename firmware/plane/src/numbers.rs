@@ -1,34 +1,40 @@
-//! Numbers in use, one bit each. They are given out round robin, so that a number rests as long as possible before it is
-//! used again.
+//! Which number is free: of objects, one that has none; of the translation table's units, a run of them.
 
-/// Up to 32 `WORDS` numbers; all zero is the empty set.
+/// Whose turn it is: numbers are given out round robin, so that one rests as long as possible before it is used again.
+#[derive(Default)]
+pub struct Turn(u32);
+
+impl Turn {
+    /// The next number from `first` on and below `limit` that is free.
+    pub fn find(&self, first: u32, limit: u32, is_free: impl Fn(usize) -> bool) -> Option<u32> {
+        let mut at = self.0;
+        for _ in first..limit {
+            if at < first || at >= limit {
+                at = first;
+            }
+            if is_free(at as usize) {
+                return Some(at);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// It was given out.
+    pub fn take(&mut self, number: u32) {
+        self.0 = number + 1;
+    }
+}
+
+/// Numbers in use, one bit each, up to 32 `WORDS`; all zero is the empty set.
 pub struct Numbers<const WORDS: usize> {
     used: [u32; WORDS],
-    next: u32,
 }
 
 impl<const WORDS: usize> Numbers<WORDS> {
     /// The empty set.
     pub const fn new() -> Self {
-        Numbers { used: [0; WORDS], next: 0 }
-    }
-
-    /// The next free number below `limit`, which is at most 32 `WORDS`.
-    pub fn find(&self, limit: u32) -> Option<u32> {
-        let in_range = |from: u32, to: u32| {
-            let mut at = from;
-            while at < to {
-                let free = !self.used[at as usize / 32] >> (at % 32);
-                if free != 0 {
-                    let found = at + trailing_zeros(free);
-                    return (found < to).then_some(found);
-                }
-                at = (at | 31) + 1;
-            }
-            None
-        };
-        let next = if self.next < limit { self.next } else { 0 };
-        in_range(next, limit).or_else(|| in_range(0, next))
+        Numbers { used: [0; WORDS] }
     }
 
     /// The lowest of `count` free numbers in a row below `limit`.
@@ -57,7 +63,6 @@ impl<const WORDS: usize> Numbers<WORDS> {
     /// Marks a number as used.
     pub fn take(&mut self, number: u32) {
         self.used[number as usize / 32] |= 1 << (number % 32);
-        self.next = number + 1;
     }
 
     /// Marks a number as free.
@@ -72,37 +77,29 @@ impl<const WORDS: usize> Default for Numbers<WORDS> {
     }
 }
 
-/// The core has no instruction for it, and the compiler's way takes a table.
-fn trailing_zeros(mut x: u32) -> u32 {
-    let mut n = 0;
-    if x & 0xffff == 0 {
-        (x, n) = (x >> 16, 16);
-    }
-    if x & 0xff == 0 {
-        (x, n) = (x >> 8, n + 8);
-    }
-    while x & 1 == 0 {
-        (x, n) = (x >> 1, n + 1);
-    }
-    n
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn numbers_go_round() {
-        let mut n = Numbers::<2>::new();
-        let take = |n: &mut Numbers<2>| n.find(40).inspect(|i| n.take(*i));
-        for i in 0..40 {
-            assert_eq!(take(&mut n), Some(i));
+        let mut turn = Turn::default();
+        let mut free = [true; 40];
+        let take = |turn: &mut Turn, free: &mut [bool; 40]| {
+            turn.find(2, 40, |i| free[i]).inspect(|n| {
+                turn.take(*n);
+                free[*n as usize] = false;
+            })
+        };
+        for i in 2..40 {
+            assert_eq!(take(&mut turn, &mut free), Some(i));
         }
-        assert_eq!(take(&mut n), None);
+        assert_eq!(take(&mut turn, &mut free), None);
         for i in [39, 33, 7] {
-            n.free(i);
+            free[i] = true;
         }
-        assert_eq!([take(&mut n), take(&mut n), take(&mut n), take(&mut n)], [Some(7), Some(33), Some(39), None]);
+        let four = [(); 4].map(|()| take(&mut turn, &mut free));
+        assert_eq!(four, [Some(7), Some(33), Some(39), None]);
     }
 
     #[test]

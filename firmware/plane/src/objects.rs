@@ -1,7 +1,7 @@
 //! Protection domains, completion and event queues, and the port with its addresses.
 
 use crate::{
-    GIDS, Hardware, Numbers, Outcome, Plane, Refused, check,
+    GIDS, Hardware,  Outcome, Plane, Refused, Turn, check,
     words::{Block, get, get_wide, put, put_wide, up_to},
 };
 use abi::{
@@ -26,8 +26,8 @@ impl Object {
 }
 
 /// A table of objects.
-pub(crate) struct Objects<'a, const WORDS: usize> {
-    pub numbers: Numbers<WORDS>,
+pub(crate) struct Objects<'a> {
+    pub turn: Turn,
     pub items: &'a mut [Object],
 }
 
@@ -58,9 +58,9 @@ pub(crate) fn held(holder: u8, owner: u8, field: Field) -> Outcome {
     Err(Refused::at(if holder == 0 { result::NO_OBJECT } else { result::NOT_OWNER }, field))
 }
 
-impl<'a, const WORDS: usize> Objects<'a, WORDS> {
+impl<'a> Objects<'a> {
     pub fn new(items: &'a mut [Object]) -> Self {
-        Objects { numbers: Numbers::new(), items }
+        Objects { turn: Turn::default(), items }
     }
 
     /// Index of the object `number` of `owner`.
@@ -72,11 +72,11 @@ impl<'a, const WORDS: usize> Objects<'a, WORDS> {
 
     /// A free number.
     fn vacant(&self, limit: u32) -> Outcome<u32> {
-        self.numbers.find(limit).ok_or(Refused::new(result::NO_ROOM, 0))
+        self.turn.find(0, limit, |i| self.items[i].holder == 0).ok_or(Refused::new(result::NO_ROOM, 0))
     }
 
     fn add(&mut self, number: u32, owner: u8, eqn: u8) {
-        self.numbers.take(number);
+        self.turn.take(number);
         self.items[number as usize] = Object { holder: owner + 1, eqn, refs: 0 };
     }
 
@@ -87,7 +87,6 @@ impl<'a, const WORDS: usize> Objects<'a, WORDS> {
     }
 
     fn remove(&mut self, i: usize) {
-        self.numbers.free(i as u32);
         self.items[i].holder = 0;
     }
 }

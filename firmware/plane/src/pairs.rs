@@ -33,6 +33,8 @@ use abi::{
 const PKEY: u32 = 0xffff;
 /// Headers that a port MTU holds beside the path MTU.
 const HEADERS: u32 = 80;
+/// QP 0 is the raw queue, 1 the general service queue of IBTA; both are asked for by type.
+const QP_FIRST: u32 = 2;
 /// First word of a MODIFY_QP command that is kept.
 const FIRST: usize = m::MASK.lsb / 32;
 
@@ -149,10 +151,10 @@ impl Plane<'_> {
         let vacant = if kind == qp_type::RAW {
             Some(0).filter(|_| self.qps[0].holder == 0)
         } else {
-            self.qp_numbers.find(self.limits.qps)
+            self.qp_turn.find(QP_FIRST, self.limits.qps, |i| self.qps[i].holder == 0)
         };
         let number = vacant.ok_or(Refused::new(result::NO_ROOM, 0))?;
-        self.qp_numbers.take(number);
+        self.qp_turn.take(number);
         self.pds.items[pd].refs += 1;
         self.cqs.items[send_cqn].refs += 1;
         self.cqs.items[recv_cqn].refs += 1;
@@ -366,7 +368,7 @@ impl Plane<'_> {
     pub(crate) fn create_ah(&mut self, hw: &mut impl Hardware, c: &Block, owner: u8) -> Outcome<u32> {
         let pd = self.pds.find(get(c, create_ah::PD), owner, create_ah::PD)?;
         self.judge(c, attr::AV, 0)?;
-        let number = self.ah_numbers.find(self.ahs.len() as u32).ok_or(Refused::new(result::NO_ROOM, 0))?;
+        let number = self.ah_turn.find(0, self.ahs.len() as u32, |i| self.ahs[i].holder == 0).ok_or(Refused::new(result::NO_ROOM, 0))?;
         let gid = get(c, m::GID) as usize;
         let mut a = [0; 16 - FIRST];
         let is_ip6 = self.gids[gid].is_ip6;
@@ -375,7 +377,7 @@ impl Plane<'_> {
         put(&mut row, qp_address::PD, pd as u32);
         put(&mut row, qp_address::VALID, 1);
         hw.commit(id::AH, number, &row);
-        self.ah_numbers.take(number);
+        self.ah_turn.take(number);
         self.pds.items[pd].refs += 1;
         self.gids[gid].refs += 1;
         self.ahs[number as usize] = Handle { holder: owner + 1, pd: pd as u8, gid: gid as u8 };
@@ -388,7 +390,6 @@ impl Plane<'_> {
         // No send names it from now on; those that did have left behind the drain.
         hw.commit(id::AH, number, &[0; ADDRESS_WORDS]);
         hw.drain();
-        self.ah_numbers.free(number);
         self.pds.items[handle.pd as usize].refs -= 1;
         self.gids[handle.gid as usize].refs -= 1;
         Ok(())
@@ -495,9 +496,6 @@ impl Plane<'_> {
         self.pds.items[qp.pd as usize].refs -= 1;
         self.cqs.items[qp.send_cqn as usize].refs -= 1;
         self.cqs.items[qp.recv_cqn as usize].refs -= 1;
-        if n != 0 {
-            self.qp_numbers.free(number);
-        }
         Ok(())
     }
 }

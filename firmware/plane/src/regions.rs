@@ -64,7 +64,7 @@ impl Plane<'_> {
             units = entries.div_ceil(MTT_UNIT);
         }
         let full = Refused::new(result::NO_ROOM, 0);
-        let number = self.key_numbers.find(self.limits.keys).ok_or(full)?;
+        let number = self.key_turn.find(1, self.limits.keys, |i| self.keys[i].holder == 0).ok_or(full)?;
         let mut first = 0;
         if units != 0 {
             first = self.mtt.find_run(units, self.limits.mtt_units).ok_or(full)?;
@@ -77,7 +77,7 @@ impl Plane<'_> {
         for unit in first..first + units {
             self.mtt.take(unit);
         }
-        self.key_numbers.take(number);
+        self.key_turn.take(number);
         self.pds.items[pd].refs += 1;
         let key = &mut self.keys[number as usize];
         let byte = key.byte.wrapping_add(1);
@@ -110,7 +110,6 @@ impl Plane<'_> {
         for unit in key.first_unit..key.first_unit + key.units {
             self.mtt.free(unit as u32);
         }
-        self.key_numbers.free(number);
         self.pds.items[key.pd as usize].refs -= 1;
         Ok(())
     }

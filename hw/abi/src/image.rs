@@ -72,7 +72,7 @@ pub fn open(file: &[u8]) -> Result<(u32, &[u8]), Fault> {
     if version >> 16 != VERSION >> 16 {
         return Err(Fault::Version(version));
     }
-    if bytes as usize > crate::mmio::RAM_BYTES {
+    if bytes as usize > crate::mmio::NEAR_BYTES {
         return Err(Fault::TooLong(bytes));
     }
     if bytes as usize != code.len() {

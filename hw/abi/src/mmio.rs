@@ -10,7 +10,9 @@
 use crate::bar::registers;
 
 /// RAM of the soft core in bytes, at most.
-pub const RAM_BYTES: usize = 64 << 10;
+pub const RAM_BYTES: usize = 512 << 10;
+/// So much of it is in reach of the engines and of the host that loads the image.
+pub const NEAR_BYTES: usize = 64 << 10;
 /// Address of the registers.
 pub const BASE: usize = 0x1000_0000;
 /// Offset of the log ring, that the host sees at `bar::FW_LOG`.

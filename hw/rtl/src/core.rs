@@ -152,7 +152,7 @@ impl CoreConfig {
         };
         power("RAM of the soft core in bytes (ram)", self.ram, 32 << 10, abi::mmio::RAM_BYTES)?;
         // What the firmware keeps of each object, beside its image and stack.
-        let objects = 80 * qps.min(256) + 8 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
+        let objects = 82 * qps + 8 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
         if self.ram < (25 << 10) + objects {
             return Err(format!("RAM of the soft core (ram): {}, too small for so many objects", self.ram));
         }
@@ -756,7 +756,7 @@ mod tests {
     fn sizes_that_cannot_be_are_named() {
         let all = CoreConfig::default();
         assert_eq!(all.check(512, 256), Ok(()));
-        assert_eq!(all.check(512, 4096), Ok(()));
+        assert_eq!(CoreConfig { ram: 512 << 10, ..all }.check(512, 4096), Ok(()));
         assert_eq!(CoreConfig::small().check(64, 32), Ok(()));
         for (config, width, qps, name) in [
             (all, 96, 256, "width"),
@@ -777,6 +777,7 @@ mod tests {
             (CoreConfig { mhz: 0, ..all }, 512, 256, "mhz"),
             (CoreConfig { ram: 16 << 10, ..all }, 512, 256, "ram"),
             (CoreConfig { ram: 32 << 10, ..all }, 512, 256, "ram"),
+            (all, 512, 4096, "ram"),
         ] {
             let error = config.check(width, qps).unwrap_err();
             assert!(error.contains(name), "{error}");

@@ -21,7 +21,7 @@ pub enum SetupError {
     Image(#[from] std::io::Error),
     /// No such core.
     #[error(
-        "a core of {width} bits and {qps} queue pairs: 64 bits with 32 or 256, or 128, 256 or 512 bits with 256 are built here"
+        "a core of {width} bits and {qps} queue pairs: 64 bits with 32, 256 or 4096, or 128, 256 or 512 bits with 256 are built here"
     )]
     Core {
         /// Datapath width in bits.
@@ -42,6 +42,7 @@ fn with_core<V: Visit>(width: usize, qps: usize, v: V) -> Result<V::Output, Setu
     Ok(match (width, qps) {
         (64, 32) => v.visit::<64, 32>(CoreConfig::small()),
         (64, 256) => v.visit::<64, 256>(CoreConfig::default()),
+        (64, 4096) => v.visit::<64, 4096>(CoreConfig { ram: 512 << 10, ..CoreConfig::default() }),
         (128, 256) => v.visit::<128, 256>(CoreConfig::default()),
         (256, 256) => v.visit::<256, 256>(CoreConfig::default()),
         (512, 256) => v.visit::<512, 256>(CoreConfig::default()),

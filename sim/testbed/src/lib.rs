@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Setup {
     /// Datapath width in bits: 64, 128, 256 or 512.
     pub width: usize,
-    /// Queue pairs of the cores: 256, or 32 at 64 bits.
+    /// Queue pairs of the cores: 256, or 32 or 4,096 at 64 bits.
     pub qps: usize,
     /// Options of both NICs; their clock is the core's.
     pub nic: NicOptions,

@@ -37,7 +37,7 @@ struct Machine {
 impl Machine {
     /// On a card of the default sizes.
     fn start() -> Self {
-        Self::on(8 | 8 << 8 | 10 << 16 | 5 << 24, 18 | 4 << 8 | 7 << 16 | 4 << 24, mmio::RAM_BYTES)
+        Self::on(8 | 8 << 8 | 10 << 16 | 5 << 24, 18 | 4 << 8 | 7 << 16 | 4 << 24, mmio::NEAR_BYTES)
     }
 
     /// On a card with these limits and so much RAM.

@@ -316,7 +316,7 @@ mod tests {
                 mhz: 250,
                 limits: 10 | 10 << 8 | 10 << 16 | 5 << 24,
                 limits2: 18 | 4 << 8 | 7 << 16 | 4 << 24,
-                ram: 64 << 10,
+                ram: 512 << 10,
             };
             let sources = vec![picorv32_source().unwrap()];
             let mut m =

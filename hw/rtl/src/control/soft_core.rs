@@ -16,8 +16,10 @@ use abi::mmio;
 use hdl::prelude::*;
 
 /// Log2 of the RAM's words.
-const WORDS: usize = 14;
-const _: () = assert!(mmio::RAM_BYTES == 4 << WORDS);
+const WORDS: usize = 17;
+/// Of those that mailbox and registers reach.
+const NEAR: usize = 14;
+const _: () = assert!(mmio::RAM_BYTES == 4 << WORDS && mmio::NEAR_BYTES == 4 << NEAR);
 
 /// Makes `picorv32` (a third-party source, given to synthesis and simulation beside ours) a module of the signals used. Its firmware
 /// multiplies (the compiler divides by constants so) and never divides. Where LUTs are dear (`LARGE` is 0) it has no divider, and shifts
@@ -86,7 +88,7 @@ pub struct SoftCore {
     pub hold: Signal<In, Bit>,
     /// The image, while held: a word address.
     pub load_we: Signal<In, Bit>,
-    pub load_addr: Signal<In, Bits<WORDS>>,
+    pub load_addr: Signal<In, Bits<NEAR>>,
     pub load_data: Signal<In, Bits<32>>,
     /// An access to the registers, at a byte offset from `mmio::BASE`; stays until `io_done`, which brings `io_rdata`.
     pub io_valid: Signal<Out, Bit>,
@@ -97,10 +99,10 @@ pub struct SoftCore {
     pub io_rdata: Signal<In, Bits<32>>,
     /// The mailbox's door to the RAM; goes before the core. Two cycles from `ram_re` to `ram_rdata`.
     pub ram_re: Signal<In, Bit>,
-    pub ram_raddr: Signal<In, Bits<WORDS>>,
+    pub ram_raddr: Signal<In, Bits<NEAR>>,
     pub ram_rdata: Signal<Out, Bits<32>>,
     pub ram_we: Signal<In, Bit>,
-    pub ram_waddr: Signal<In, Bits<WORDS>>,
+    pub ram_waddr: Signal<In, Bits<NEAR>>,
     pub ram_wdata: Signal<In, Bits<32>>,
     /// The core met an instruction or address that does not exist and stands still.
     pub trap: Signal<Out, Bit>,
@@ -120,7 +122,7 @@ pub struct SoftCore {
 
 impl Default for SoftCore {
     fn default() -> Self {
-        Self::new(mmio::RAM_BYTES, true)
+        Self::new(mmio::NEAR_BYTES, true)
     }
 }
 
@@ -186,7 +188,7 @@ impl Logic for SoftCore {
         self.arrived.d.next = issued && valid && !is_io;
         self.memory.re.next = self.ram_re.val() || early || late;
         self.memory.raddr.next = if self.ram_re.val() {
-            self.ram_raddr.val()
+            self.ram_raddr.val().cast::<WORDS>()
         } else if early {
             ahead
         } else {
@@ -207,9 +209,9 @@ impl Logic for SoftCore {
             0.into()
         };
         self.memory.waddr.next = if self.load_we.val() {
-            self.load_addr.val()
+            self.load_addr.val().cast::<WORDS>()
         } else if self.ram_we.val() {
-            self.ram_waddr.val()
+            self.ram_waddr.val().cast::<WORDS>()
         } else {
             address.get_bits::<WORDS>(2)
         };
