@@ -93,8 +93,8 @@ impl Plane<'_> {
         if contiguous == 1 {
             put_wide(&mut row, table::key::IOVA, pages);
         } else {
-            put(&mut row, table::key::PAGE_SHIFT, shift);
-            put(&mut row, table::key::MTT_INDEX, first * MTT_UNIT);
+            put(&mut row, table::PAGE_SHIFT, shift);
+            put(&mut row, table::MTT_INDEX, first * MTT_UNIT);
         }
         hw.commit(id::KEY, number, &row);
         Ok((number, number << 8 | byte as u32))

@@ -1,7 +1,7 @@
 //! Rows of the on-chip tables, as the firmware's COMMIT writes them. A row is at most 512 bits; each engine takes from
 //! it the fields it needs, between two packets, so a row is seen whole or not at all.
 
-use crate::{layout, numbers};
+use crate::{Field, layout, numbers};
 
 numbers! {
     /// Table numbers of the table bus.
@@ -249,28 +249,45 @@ layout! {
 }
 
 layout! {
-    /// Memory key: a region (or, later, a window). Key number = index in the upper 24 bits, key byte in the lower 8.
+    /// Memory key: a region or a window. Key number = index in the upper 24 bits, key byte in the lower 8.
     pub mod key: 64 {
-        /// The key exists.
+        /// The key opens something.
         VALID = 0, 1;
         /// Access flags, as `access`.
         ACCESS = 1, 4;
+        /// Who may invalidate it, as `invalidate`.
+        INVALIDATE = 5, 2;
         /// 1: `IOVA` is the address of the whole region; 0: the MTT has its pages.
-        CONTIGUOUS = 5, 1;
+        CONTIGUOUS = 7, 1;
         /// Key byte: lower 8 bits of the lkey and rkey.
         KEY_BYTE = 8, 8;
         /// Protection domain.
         PD = 16, 16;
-        /// Log2 of the page size: 12, 16, 21 or 30.
-        PAGE_SHIFT = 32, 6;
-        /// Index of the first MTT entry.
-        MTT_INDEX = 40, 24;
+        /// It is a window, which opens for requests to the QP `QPN` alone, and is no key of a local WQE.
+        WINDOW = 32, 1;
+        /// That QP.
+        QPN = 40, 12;
         /// First virtual address.
         VA = 64, 64;
         /// Length in bytes; `VA + LENGTH` does not pass 2^64.
         LENGTH = 128, 64;
         /// Contiguous: address that `VA` stands for.
         IOVA = 192, 64;
+    }
+}
+
+/// What [`key`] has in place of an address if it is not contiguous: index of the first MTT entry.
+pub const MTT_INDEX: Field = Field { name: "MTT_INDEX", lsb: key::IOVA.lsb, bits: 24, doc: "first MTT entry" };
+/// And log2 of the page size: 12, 16, 21 or 30.
+pub const PAGE_SHIFT: Field = Field { name: "PAGE_SHIFT", lsb: key::IOVA.lsb + 24, bits: 6, doc: "page size" };
+
+numbers! {
+    /// Who may invalidate a key, in `key::INVALIDATE`: a fast-registered region, or a window.
+    pub mod invalidate: u8 {
+        /// A LOCAL_INV of its own side.
+        LOCAL = 1;
+        /// A SEND with invalidate of a peer.
+        REMOTE = 2;
     }
 }
 

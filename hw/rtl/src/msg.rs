@@ -156,8 +156,8 @@ pub struct RxOp {
     pub buf: BufAddr,
     /// Protection domain.
     pub pd: Bits<16>,
-    /// Access that the region must allow (`abi::table::access`).
-    pub need: Bits<4>,
+    /// What the key must allow, see [`AccessReq::need`]. A step that invalidates it writes nothing, but takes the way of a write.
+    pub need: Bits<6>,
     /// Last step of the packet; all below counts only here.
     pub last: Bit,
     /// A request that is accepted if it lands: commit counts its verdict. All other packets have theirs from their engine.
@@ -347,10 +347,23 @@ pub struct AccessReq {
     pub len: Bits<14>,
     /// Bytes that must lie in the region, at least `len`.
     pub span: Bits<32>,
-    /// Protection domain.
+    /// Protection domain, and QP that asks.
     pub pd: Bits<16>,
-    /// Access that the region must allow.
-    pub need: Bits<4>,
+    pub qpn: Qp,
+    /// What the key must allow (`abi::table::access`). With one of the upper two bits (`abi::table::invalidate`) the key is
+    /// invalidated, if it allows that, whatever the range; the answer is as of an access to it.
+    pub need: Bits<6>,
+}
+
+/// A key is invalidated, not used.
+#[hdl_fn]
+pub fn invalidates(need: Bits<6>) -> Bit {
+    need.get_bits::<2>(4).any()
+}
+
+/// `AccessReq::need` of the one that only invalidates.
+pub const fn to_invalidate(who: u8) -> u64 {
+    (who as u64) << 4
 }
 
 /// A stretch of bus addresses: one page at most. Source: memory/access. A request yields one chunk with a cause, or

@@ -68,6 +68,7 @@ const fn answers(table: u8) -> u64 {
         id::QP_STATE => 1 << QP_STATE,
         id::QP_SEND => 1 << REQUESTER,
         id::QP_RECV => 1 << RESPONDER,
+        id::KEY => 1 << MMU,
         _ => 0,
     }
 }

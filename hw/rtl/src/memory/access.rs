@@ -10,7 +10,7 @@
 //! `req.ready` and `chunk.valid` are registers; a request that comes while nothing waits asks in the same cycle. Cannot deadlock: it waits for its client only, and the other port has its own room.
 
 use crate::{
-    msg::{AccessReq, Chunk},
+    msg::{AccessReq, Chunk, invalidates},
     stream::{Fifo, Sink, Source},
 };
 use hdl::prelude::*;
@@ -42,6 +42,8 @@ pub struct Access {
     /// A request would like to be checked, and the row of the key table that it needs.
     pub wants: Signal<Out, Bit>,
     pub index: Signal<Out, Bits<24>>,
+    /// It invalidates the key.
+    pub kills: Signal<Out, Bit>,
     /// It is checked from now on.
     pub asks: Signal<In, Bit>,
     /// The request that has asked in the last cycle.
@@ -78,6 +80,7 @@ impl Default for Access {
             chunk: Default::default(),
             wants: Default::default(),
             index: Default::default(),
+            kills: Default::default(),
             asks: Default::default(),
             asked: Default::default(),
             passes: Default::default(),
@@ -122,6 +125,7 @@ impl Logic for Access {
         let asks = self.asks.val();
         self.wants.next = offered && self.room.q.val();
         self.index.next = if have { held.key.get_bits::<24>(8) } else { new.key.get_bits::<24>(8) };
+        self.kills.next = invalidates(if have { held.need } else { new.need });
         self.req.ready.next = self.empty.q.val();
         self.empty.d.next = !offered || asks;
         if self.req.valid.val() && !have {

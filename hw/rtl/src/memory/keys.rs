@@ -11,15 +11,22 @@
 //! ask   index | read, req | subtract | compare, add | shift, add = region
 //!                                    | contiguous: `early`, unless it is left for `region`
 //! ```
+//! An ask that invalidates writes the row in cycle 3, if it may, and leaves nothing of it; until then no other ask is taken, so that
+//! the next one of any port finds the key dead. Whether it is still that row is not looked at again: the firmware, which
+//! alone writes others, fills one only that is dead.
+//!
 //! One ask a cycle. Cannot deadlock: answers cannot be refused, and an ask waits for at most a table access. The table is
 //! swept clear after reset; asks and accesses wait meanwhile. An access of the table bus has a cycle for itself, and there is
 //! at least one for asks between two of them: so no row is read while it is written.
 
 use crate::{
-    msg::{AccessReq, Chunk},
+    msg::{AccessReq, Chunk, Qp},
     stream::{BadRow, GuardedTable, TablePort},
 };
-use abi::{status::cause, table::key};
+use abi::{
+    status::cause,
+    table::{MTT_INDEX, PAGE_SHIFT, key},
+};
 use hdl::prelude::*;
 
 /// The answer: what a range becomes.
@@ -48,14 +55,16 @@ pub struct Region {
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 struct Key {
     valid: Bit,
-    access: Bits<4>,
+    /// And who may invalidate it, above, as in [`AccessReq::need`].
+    access: Bits<6>,
     contiguous: Bit,
     byte: Bits<8>,
     pd: Bits<16>,
-    shift: Bits<6>,
-    frame: Bits<24>,
+    window: Bit,
+    qpn: Qp,
     va: Bits<64>,
     length: Bits<64>,
+    /// If it is not contiguous, first MTT entry and page size.
     iova: Bits<64>,
 }
 
@@ -64,23 +73,16 @@ struct Key {
 fn key_of(row: Bits<512>) -> Key {
     Key {
         valid: row.get_bit(elab!(key::VALID.lsb)),
-        access: row.get_bits::<4>(elab!(key::ACCESS.lsb)),
+        access: row.get_bits::<6>(elab!(key::ACCESS.lsb)),
         contiguous: row.get_bit(elab!(key::CONTIGUOUS.lsb)),
         byte: row.get_bits::<8>(elab!(key::KEY_BYTE.lsb)),
         pd: row.get_bits::<16>(elab!(key::PD.lsb)),
-        shift: row.get_bits::<6>(elab!(key::PAGE_SHIFT.lsb)),
-        frame: row.get_bits::<24>(elab!(key::MTT_INDEX.lsb)),
+        window: row.get_bit(elab!(key::WINDOW.lsb)),
+        qpn: row.get_bits::<12>(elab!(key::QPN.lsb)),
         va: row.get_bits::<64>(elab!(key::VA.lsb)),
         length: row.get_bits::<64>(elab!(key::LENGTH.lsb)),
         iova: row.get_bits::<64>(elab!(key::IOVA.lsb)),
     }
-}
-
-/// The row of the table bus that holds these fields.
-#[hdl_fn]
-fn row_of(key: Key) -> Bits<512> {
-    let low = cat!(64; key.frame, bits::<2>(0), key.shift, key.pd, key.byte, bits::<2>(0), key.contiguous, key.access, key.valid);
-    cat!(512; bits::<256>(0), key.iova, key.length, key.va, low)
 }
 
 /// A key as it was read, with what was asked.
@@ -122,6 +124,8 @@ pub struct Keys {
     /// There is one, for this row and from this port. Only while `open`.
     pub ask: Signal<In, Bit>,
     pub index: Signal<In, Bits<24>>,
+    /// It invalidates its key.
+    pub kills: Signal<In, Bit>,
     pub from: Signal<In, Bit>,
     /// Port whose request is wanted: it has asked in the last cycle.
     pub asker: Signal<Out, Bit>,
@@ -137,7 +141,7 @@ pub struct Keys {
     /// The answer to the question of 4 cycles ago, if there is one.
     pub region: Signal<Out, Region>,
     pub region_valid: Signal<Out, Bit>,
-    /// `abi::table::key` rows.
+    /// `abi::table::key` rows; a read tells of one whether it is valid.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
     pub flip: Signal<In, Bit>,
@@ -148,6 +152,9 @@ pub struct Keys {
     sweeping: Reg<Bit>,
     /// The cycle belongs to the table bus.
     bus: Reg<Bit>,
+    /// An ask that invalidates is under way, in cycle 1 to 3.
+    kills_q: [Reg<Bit>; 3],
+    shut: Reg<Bit>,
     valid: [Reg<Bit>; 4],
     ports: [DFF<Bit>; 4],
     req: DFF<AccessReq>,
@@ -169,6 +176,7 @@ impl Keys {
             open: Default::default(),
             ask: Default::default(),
             index: Default::default(),
+            kills: Default::default(),
             from: Default::default(),
             asker: Default::default(),
             asked: Default::default(),
@@ -186,6 +194,8 @@ impl Keys {
             swept: Default::default(),
             sweeping: Reg::with_reset(true),
             bus: Default::default(),
+            kills_q: Default::default(),
+            shut: Default::default(),
             valid: Default::default(),
             ports: Default::default(),
             req: Default::default(),
@@ -201,7 +211,7 @@ impl Keys {
 impl Logic for Keys {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, swept, sweeping, bus, valid, reading);
+        regs!(self, clock, rst, swept, sweeping, bus, kills_q, shut, valid, reading);
         dff_setup!(self, clock, ports, req, inside, found, checked);
         clock!(self, clock, keys);
         let rows: Bits<24> = elab!(bits::<24>(self._keys.0 as u64));
@@ -209,13 +219,30 @@ impl Logic for Keys {
         let bus = self.bus.q.val();
         let row = self.table.req.val();
 
-        self.bus.d.next = self.table.valid.val() && !bus && !sweeping;
+        let shut = self.shut.q.val();
+        let shuts = self.kills.val() || self.kills_q[0].q.val() || self.kills_q[1].q.val();
+        self.shut.d.next = shuts;
+        self.bus.d.next = self.table.valid.val() && !bus && !sweeping && !shuts;
         self.table.ready.next = bus;
-        self.keys.we.next = sweeping || (bus && row.write && row.index < rows);
-        self.keys.waddr.next = if sweeping { self.swept.q.val() } else { row.index };
+        // What was found and asked in cycle 1 and 2, of the last ask that was taken.
+        let found = self.found.q.val();
+        let req = self.req.q.val();
+        let damaged = self.keys.bad.val().valid;
+        let kill = self.kills_q[2].q.val();
+        self.keys.we.next =
+            sweeping || (bus && row.write && row.index < rows) || (kill && !found.refused && !damaged);
+        self.keys.waddr.next = if sweeping {
+            self.swept.q.val()
+        } else if kill {
+            req.key.get_bits::<24>(8)
+        } else {
+            row.index
+        };
         let mut key: Key = key_of(row.row);
-        if sweeping {
+        if sweeping || kill {
             key.valid = false; // the rest may be anything
+        }
+        if sweeping {
             self.swept.d.next = self.swept.q.val() + 1;
             self.sweeping.d.next = self.swept.q.val() != rows - 1;
         }
@@ -223,15 +250,20 @@ impl Logic for Keys {
         self.reading[0].d.next = bus && !row.write;
         self.reading[1].d.next = self.reading[0].q.val();
         self.table.rvalid.next = self.reading[1].q.val();
-        self.table.rdata.next = row_of(self.keys.rdata.val());
+        let none: Bits<512> = 0.into();
+        self.table.rdata.next = none.replace_bit(elab!(key::VALID.lsb), self.keys.rdata.val().valid);
 
         // 0: read the row.
-        self.open.next = !sweeping && !bus;
+        self.open.next = !sweeping && !bus && !shut;
         let take = self.ask.val();
         self.keys.re.next = take || bus && !row.write;
         self.keys.raddr.next = if bus { row.index } else { self.index.val() };
         self.valid[0].d.next = take;
         self.ports[0].d.next = self.from.val();
+        self.kills_q[0].d.next = self.kills.val();
+        for i in 1..3 {
+            self.kills_q[i].d.next = self.kills_q[i - 1].q.val();
+        }
         for i in 1..4 {
             self.valid[i].d.next = self.valid[i - 1].q.val();
             self.ports[i].d.next = self.ports[i - 1].q.val();
@@ -245,17 +277,17 @@ impl Logic for Keys {
         }
 
         // 2: subtract, and compare what is short.
-        let req = self.req.q.val();
         let key = self.keys.rdata.val();
+        let shift = key.iova.get_bits::<6>(elab!(PAGE_SHIFT.lsb - key::IOVA.lsb));
         let unknown = !self.inside.q.val() || !key.valid || key.byte != req.key.get_bits::<8>(0);
-        let in_page: Bits<30> = match key.shift {
+        let in_page: Bits<30> = match shift {
             12 => bits::<30>(0xfff),
             16 => bits::<30>(0xffff),
             21 => bits::<30>(0x1f_ffff),
             _ => bits::<30>(0x3fff_ffff),
         };
-        let foreign = key.pd != req.pd;
-        let barred = (req.need & !key.access).any();
+        let foreign = key.pd != req.pd || key.window && key.qpn != req.qpn;
+        let barred = (req.need & !key.access).any() || key.window && !req.need.any();
         if self.valid[1].q.val() {
             self.found.d.next = Found {
                 refused: unknown || foreign || barred,
@@ -274,20 +306,18 @@ impl Logic for Keys {
                 va: req.va,
                 lead: key.va.get_bits::<30>(0) & in_page,
                 iova: key.iova,
-                frame: key.frame,
-                shift: key.shift,
+                frame: key.iova.get_bits::<24>(elab!(MTT_INDEX.lsb - key::IOVA.lsb)),
+                shift,
                 len: req.len,
                 after: !req.va.get_bits::<30>(0) & in_page,
             };
         }
 
         // 3: bounds, and the place in the region.
-        let found = self.found.q.val();
         let offset = found.offset.get_bits::<64>(0);
         let beyond = offset > found.spare.get_bits::<64>(0);
-        let outside = found.offset.get_bit(64) || found.spare.get_bit(64) || beyond;
+        let outside = !kill && (found.offset.get_bit(64) || found.spare.get_bit(64) || beyond);
         let wide = found.contiguous || found.after.get_bits::<16>(14).any();
-        let damaged = self.keys.bad.val().valid;
         let refused = damaged || found.refused || outside;
         let cause = if damaged {
             bits::<8>(cause::PARITY as u64)

@@ -41,7 +41,7 @@ struct Step {
     generation: Gen,
     response: Bit,
     write: Bit,
-    /// It is written here; a request that is an atomic is written when it has been executed.
+    /// It is written here; a request that is an atomic is written when it has been executed, and a key that is invalidated is not.
     moves: Bit,
     adds: Bit,
     buf: BufAddr,
@@ -82,7 +82,7 @@ fn step_of(op: RxOp) -> Step {
         generation: op.generation,
         response: op.response,
         write: op.write,
-        moves: op.write && !(atomic && !op.response),
+        moves: op.write && !(atomic && !op.response) && !invalidates(op.need),
         adds: op.adds,
         buf: op.buf,
         own: op.response || op.need == access::LOCAL_WRITE,
@@ -171,6 +171,7 @@ pub struct Landing {
     /// A step of the present packet failed, and why.
     failed: Reg<Bit>,
     cause: DFF<Bits<8>>,
+    failed_own: DFF<Bit>,
     write_valid: Reg<Bit>,
     write_data: DFF<DmaWrite>,
     /// A step has passed while the atomics waited to store: they go first now.
@@ -205,6 +206,7 @@ impl Landing {
             judging: Default::default(),
             failed: Default::default(),
             cause: Default::default(),
+            failed_own: Default::default(),
             write_valid: Default::default(),
             yields: Default::default(),
             clear: Default::default(),
@@ -232,7 +234,7 @@ impl Logic for Landing {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, judging, failed, write_valid, answered, fault, yields);
-        dff_setup!(self, clock, halted, cause, write_data);
+        dff_setup!(self, clock, halted, cause, failed_own, write_data);
         clock_reset!(self, clock, rst, pending);
         clock!(self, clock, halts);
 
@@ -244,8 +246,16 @@ impl Logic for Landing {
         self.op.ready.next = ready;
         self.pending.s.data.next = step_of(new);
         self.pending.s.valid.next = take;
-        self.req.data.next =
-            AccessReq { key: new.key, va: new.va, len: new.len, span: new.span, pd: new.pd, need: new.need };
+        self.req.data.next = AccessReq {
+            key: new.key,
+            va: new.va,
+            // One byte at least, of which nothing comes.
+            len: new.len.replace_bit(0, new.len.get_bit(0) || invalidates(new.need)),
+            span: new.span,
+            pd: new.pd,
+            qpn: new.qpn,
+            need: new.need,
+        };
         self.req.valid.next = self.op.valid.val() && new.write && room;
 
         // Look: read the halt bit of the oldest step, that may be the one that comes now.
@@ -314,7 +324,7 @@ impl Logic for Landing {
                 0.into()
             },
             wrote: moves,
-            own: op.own,
+            own: if self.failed.q.val() { self.failed_own.q.val() } else { op.own },
             frame: op.frees,
             qpn: op.qpn,
             generation: op.generation,
@@ -354,6 +364,7 @@ impl Logic for Landing {
             self.write_valid.d.next = moves || (ends && op.frees);
             if !self.failed.q.val() {
                 self.cause.d.next = chunk.cause;
+                self.failed_own.d.next = op.own;
             }
             self.failed.d.next = !ends && (self.failed.q.val() || fails);
             self.judging.d.next = !done;

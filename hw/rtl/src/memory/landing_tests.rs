@@ -187,14 +187,15 @@ fn packet(rng: &mut ChaCha8Rng, qps: u64) -> Vec<RxOp> {
         qpn,
         response,
         generation,
-        key: bits(if rng.random_bool(0.03) { rng.random_range(1..5) } else { rng.random_range(5..1 << 32) }),
+        key: bits(if rng.random_bool(0.05) { rng.random_range(1..5) } else { rng.random_range(5..1 << 32) }),
         va: bits(rng.random::<u64>() >> 16),
         write: len > 0,
         len: bits(len),
         span: bits(rng.random_range(0..1 << 32)),
         buf: bits(rng.random_range(0..1 << 20)),
         pd: bits(rng.random_range(0..1 << 16)),
-        need: bits(rng.random_range(0..16)),
+        // Now and then the key is invalidated: nothing is written.
+        need: bits(if !atomic && rng.random_bool(0.2) { rng.random_range(16..64) } else { rng.random_range(0..16) }),
         last: i + 1 == steps,
         rows: bits(rows),
         psn: bits(rng.random_range(0..1 << 24)),
@@ -239,12 +240,14 @@ impl Rules {
         }
         let halt = self.halted.get(&side).copied();
         let flushed = halt.is_some();
-        let (mut fault, mut wrote) = (0, false);
+        let (mut fault, mut fault_own, mut wrote) = (0, false, false);
         for op in ops {
             let before = self.writes.len();
             wrote = false;
             let atomic = op.reply.atomic;
-            for chunk in chunks(op.key.to_u64(), op.va.to_u64(), op.len.to_u64()) {
+            let kills = op.need.to_u64() >= 16;
+            let len = op.len.to_u64() | u64::from(kills);
+            for chunk in chunks(op.key.to_u64(), op.va.to_u64(), len).into_iter().filter(|_| op.write) {
                 let fresh = op.write && !flushed && fault == 0;
                 let good = fresh && chunk.cause == bits(0);
                 if op.write && atomic {
@@ -259,10 +262,11 @@ impl Rules {
                         adds: op.adds,
                     });
                 }
-                wrote = good && (op.response || !atomic);
+                wrote = good && (op.response || !atomic) && !kills;
                 if fresh && !good {
                     fault = chunk.cause.to_u64();
                     let own = op.response || op.need == bits(access::LOCAL_WRITE.into());
+                    fault_own = own;
                     self.halted.insert(side, alone && !own);
                     self.faults += 1;
                 } else if wrote {
@@ -285,7 +289,7 @@ impl Rules {
             passing: halt == Some(true),
             cause: bits(fault),
             wrote,
-            own: op.response || op.need == bits(access::LOCAL_WRITE.into()),
+            own: if fault != 0 { fault_own } else { op.response || op.need == bits(access::LOCAL_WRITE.into()) },
             frame: op.rows != bits(0),
             qpn: op.qpn,
             generation: op.generation,

@@ -92,6 +92,8 @@ impl Logic for Mmu {
         self.keys.ask.next = open && (wants || one);
         self.keys.from.next = one;
         self.keys.index.next = if one { self.ports[1].index.val() } else { self.ports[0].index.val() };
+        // Only received packets invalidate keys.
+        self.keys.kills.next = open && wants && !one && self.ports[0].kills.val();
         self.ports[0].asks.next = open && wants && !one;
         self.ports[1].asks.next = open && one;
         self.turn.d.next = !one;
@@ -130,7 +132,7 @@ mod tests {
     use crate::msg::TableReq;
     use abi::{
         status::cause,
-        table::{access as flag, id, key},
+        table::{MTT_INDEX, PAGE_SHIFT, access as flag, id, key},
     };
     use rand::RngExt;
     use rand_chacha::ChaCha8Rng;
@@ -147,6 +149,9 @@ mod tests {
     struct Key {
         valid: bool,
         access: u8,
+        invalidate: u8,
+        window: bool,
+        qpn: u16,
         contiguous: bool,
         byte: u8,
         pd: u16,
@@ -164,6 +169,7 @@ mod tests {
         len: u64,
         span: u64,
         pd: u16,
+        qpn: u16,
         need: u8,
     }
 
@@ -172,11 +178,15 @@ mod tests {
         let Some(k) = keys.get((want.key >> 8) as usize).filter(|k| k.valid && k.byte == want.key as u8) else {
             return (cause::KEY_INVALID, vec![]);
         };
-        if k.pd != want.pd {
+        if k.pd != want.pd || k.window && k.qpn != want.qpn {
             return (cause::KEY_PD, vec![]);
         }
-        if k.access & want.need != want.need {
+        let allowed = k.access | k.invalidate << 4;
+        if allowed & want.need != want.need || k.window && want.need == 0 {
             return (cause::KEY_ACCESS, vec![]);
+        }
+        if want.need >= 16 {
+            return (0, vec![]);
         }
         let (from, upto) = (u128::from(want.va), u128::from(want.va) + u128::from(want.span));
         if from < k.va.into() || upto > u128::from(k.va) + u128::from(k.length) {
@@ -204,14 +214,20 @@ mod tests {
         let mut row = [0u8; 64];
         key::VALID.set(&mut row, k.valid.into());
         key::ACCESS.set(&mut row, k.access.into());
+        key::INVALIDATE.set(&mut row, k.invalidate.into());
         key::CONTIGUOUS.set(&mut row, k.contiguous.into());
         key::KEY_BYTE.set(&mut row, k.byte.into());
         key::PD.set(&mut row, k.pd.into());
-        key::PAGE_SHIFT.set(&mut row, k.shift.into());
-        key::MTT_INDEX.set(&mut row, k.first as u64);
+        key::WINDOW.set(&mut row, k.window.into());
+        key::QPN.set(&mut row, k.qpn.into());
         key::VA.set(&mut row, k.va);
         key::LENGTH.set(&mut row, k.length);
-        key::IOVA.set(&mut row, k.iova);
+        if k.contiguous {
+            key::IOVA.set(&mut row, k.iova);
+        } else {
+            PAGE_SHIFT.set(&mut row, k.shift.into());
+            MTT_INDEX.set(&mut row, k.first as u64);
+        }
         from_bytes(&row)
     }
 
@@ -284,6 +300,9 @@ mod tests {
         Key {
             valid: rng.random_bool(0.9),
             access: rng.random_range(0..16) | if rng.random() { 15 } else { 0 },
+            invalidate: rng.random_range(0..4),
+            window: rng.random_bool(0.3),
+            qpn: rng.random_range(0..2) * 0x800,
             contiguous: rng.random_bool(0.3),
             byte: rng.random(),
             pd: rng.random_range(0..3),
@@ -318,6 +337,7 @@ mod tests {
             span: if rng.random_bool(0.8) { len } else { len + (rng.random::<u64>() >> rng.random_range(33..64)) }
                 .min(u32::MAX as u64),
             pd: if rng.random_bool(0.95) { k.pd } else { 3 },
+            qpn: if rng.random_bool(0.9) { k.qpn } else { 1 },
             need: [0, flag::LOCAL_WRITE, flag::REMOTE_READ, flag::REMOTE_WRITE][rng.random_range(0..4)],
         }
     }
@@ -329,6 +349,7 @@ mod tests {
             len: bits(want.len),
             span: bits(want.span),
             pd: bits(want.pd.into()),
+            qpn: bits(want.qpn.into()),
             need: bits(want.need.into()),
         }
     }
@@ -402,11 +423,75 @@ mod tests {
             let read: Vec<usize> = (0..400usize).filter(|i| !i.is_multiple_of(3)).collect();
             assert_eq!(bus.answers.len(), read.len());
             for (answer, i) in bus.answers.iter().zip(read) {
-                assert_eq!(*answer, verilate::bits::of(row(&keys[i % KEYS])));
+                let mut told = [0; 64];
+                key::VALID.set(&mut told, keys[i % KEYS].valid.into());
+                assert_eq!(*answer, told);
             }
         }
         println!("granted, invalid, PD, access, bounds: {seen:?}");
         assert!(seen.iter().all(|n| *n > 20));
+    }
+
+    /// Received packets use and invalidate few keys, one behind the other, while the other port uses them as well: from the next ask
+    /// of its own port on a key is dead, and nothing else opens or closes it.
+    #[test]
+    fn a_key_is_dead_from_the_next_ask_on() {
+        let (mut killed, mut kept) = (0, 0);
+        for seed in 0..scale(6) as u64 {
+            println!("seed {seed}");
+            let (mut m, mut rng, mut keys, frames) = ready(seed);
+            let stall = [Stall::Never, Stall::Random][seed as usize % 2];
+            for round in 0..20 {
+                // As of a registration: the firmware fills rows that are dead.
+                keys.iter_mut().for_each(|k| *k = random_key(&mut rng));
+                load(&mut m, keys.iter().enumerate().map(|(i, k)| access(id::KEY, i, true, row(k))).collect());
+                let mut rx = Giver::new(&m, "rx_req", stall, seed + round);
+                let mut tx = Giver::new(&m, "tx_req", Stall::Random, seed + round + 1);
+                let mut rx_out = Taker::new(&m, "rx_chunk", stall, seed + round + 2);
+                let mut tx_out = Taker::new(&m, "tx_chunk", stall, seed + round + 3);
+                let mut causes = vec![];
+                for _ in 0..60 {
+                    let mut want = random_want(&mut rng, &keys);
+                    want.len = want.len.min(64);
+                    let index = rng.random_range(0..4);
+                    let byte = if rng.random_bool(0.9) { keys[index].byte } else { 0 };
+                    (want.key, want.pd) = ((index as u32) << 8 | u32::from(byte), keys[index].pd);
+                    want.need = [want.need, 16, 32][rng.random_range(0..3)];
+                    want.len = if want.need >= 16 { 1 } else { want.len };
+                    rx.send(message(&want));
+                    tx.send(message(&Want { need: want.need & 15, len: 1, span: 1, ..want }));
+                    tx_out.expect(1);
+                    let (fault, chunks) = reference(&keys, &frames, &want);
+                    let kills = want.need >= 16 && fault == 0;
+                    if kills {
+                        keys[index].valid = false;
+                        killed += 1;
+                    }
+                    kept += u64::from(want.need >= 16 && fault != 0);
+                    rx_out.expect(chunks.len().max(1) as u64);
+                    causes.push((fault, chunks.len().max(1)));
+                }
+                let all: &mut [&mut dyn Actor] = &mut [&mut rx, &mut tx, &mut rx_out, &mut tx_out];
+                bench::run(&mut m, all, 10_000);
+                for (fault, count) in causes {
+                    let mut chunks = 0;
+                    loop {
+                        let got = rx_out.pop().expect("an answer is missing");
+                        chunks += 1;
+                        assert_eq!(got.get("cause"), u64::from(fault));
+                        if got.get("last") == 1 {
+                            break;
+                        }
+                    }
+                    assert_eq!(chunks, count);
+                }
+                let valid: Vec<_> = (0..KEYS).map(|i| access(id::KEY, i, false, bits(0))).collect();
+                let told: Vec<_> = load(&mut m, valid).iter().map(|a| key::VALID.get(a) == 1).collect();
+                assert_eq!(told, keys.iter().map(|k| k.valid).collect::<Vec<_>>());
+            }
+        }
+        println!("{killed} killed, {kept} refused");
+        assert!(killed > 100 && kept > 100);
     }
 
     #[test]
@@ -419,7 +504,7 @@ mod tests {
         let mut wants = vec![];
         for (key, va) in [(0u32, 0xffff_ffff_ffff_fc00u64), (256, 0xffff_ffff_ffff_fc00), (0, 0), (0, u64::MAX - 1)] {
             for (len, span) in [(0x3ff, 0x3ff), (0x400, 0x400), (0x400, 0x401), (1, 0xffff_ffff), (2, 2), (1, 1)] {
-                wants.push(Want { key, va, len, span, pd: 0, need: 0 });
+                wants.push(Want { key, va, len, span, pd: 0, qpn: 0, need: 0 });
             }
         }
         let (mut tx, mut k) = (Giver::new(&m, "tx_req", Stall::Never, 0), Taker::new(&m, "tx_chunk", Stall::Never, 0));
@@ -438,7 +523,7 @@ mod tests {
         keys[1] = Key { contiguous: false, shift: 12, length: 1 << 16, ..keys[0] };
         load(&mut m, vec![access(id::KEY, 1, true, row(&keys[1]))]);
         let run = |m: &mut Model, key: u32, len: u64, n: u64, both: bool| {
-            let want = Want { key, va: 5, len, span: len, pd: 0, need: 0 };
+            let want = Want { key, va: 5, len, span: len, pd: 0, qpn: 0, need: 0 };
             let mut s = [Giver::new(m, "rx_req", Stall::Never, 0), Giver::new(m, "tx_req", Stall::Never, 0)];
             let mut k = [Taker::new(m, "rx_chunk", Stall::Never, 0), Taker::new(m, "tx_chunk", Stall::Never, 0)];
             for i in 0..if both { 2 } else { 1 } {

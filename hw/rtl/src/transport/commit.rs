@@ -20,6 +20,7 @@ use crate::{
     stream::{Sink, Source},
 };
 use abi::{
+    queue::recv_op,
     status::{cause, counter, wc},
     wire::syndrome,
 };
@@ -115,10 +116,12 @@ impl Logic for Commit {
         let lost = alone && (landed.passing || landed.fault && !landed.own);
         let drops = lost && !completion.valid;
         let flushed = landed.flushed && !(lost && completion.valid);
+        // A key that a SEND was to invalidate: its receive is taken, and ends.
+        let inv = completion.opcode == recv_op::RECV_INV && !landed.own;
         if landed.fault {
             // A receive WQE's own memory was at fault, or the peer's key.
-            completion.valid = landed.own || lost && completion.valid;
-            completion.status = wc::LOC_PROT.to_bits();
+            completion.valid = landed.own || (lost || inv) && completion.valid;
+            completion.status = if inv { wc::REM_INV_REQ.to_bits() } else { wc::LOC_PROT.to_bits() };
             completion.cause = landed.cause;
             // Raw frames, those of QP 0, are not answered.
             reply.ack = !landed.response && landed.qpn.any() && !alone;
@@ -183,7 +186,10 @@ impl Logic for Commit {
 mod tests {
     use super::*;
     use crate::transport::kit::{bytes_of, options};
-    use abi::status::cause;
+    use abi::{
+        queue::recv_op::{RECV, RECV_INV},
+        status::cause,
+    };
     use rand::RngExt;
     use std::collections::BTreeMap;
     use verilate::{
@@ -314,8 +320,9 @@ mod tests {
             return (None, None, None);
         }
         if l.fault {
-            completion.valid = l.own;
-            completion.status = (wc::LOC_PROT as u64).to_bits();
+            let inv = !l.own && l.completion.opcode == RECV_INV as u64;
+            completion.valid = l.own || inv && l.completion.valid;
+            completion.status = (if inv { wc::REM_INV_REQ } else { wc::LOC_PROT } as u64).to_bits();
             completion.cause = l.cause;
             let syndrome: u64 = if l.own { 0x63 } else { 0x62 };
             let ack = !l.response && l.qpn.any() && !alone;
@@ -387,6 +394,7 @@ mod tests {
                 l.more = rng.random_bool(0.2);
                 l.completion.valid = rng.random_bool(0.3);
                 l.completion.length = i.to_bits();
+                l.completion.opcode = [0, RECV, RECV_INV].map(u64::from)[rng.random_range(0..3)].to_bits();
                 if !l.fault && rng.random_bool(0.1) {
                     l.completion.cause = (cause::INVALID_REQUEST as u64).to_bits();
                 }

@@ -6,7 +6,7 @@ use hdl::prelude::*;
 /// A request's opcode, taken apart.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Kind {
-    /// SEND, with or without immediate.
+    /// SEND, with or without immediate or key.
     pub send: Bit,
     /// WRITE, with or without immediate.
     pub write: Bit,
@@ -19,8 +19,9 @@ pub struct Kind {
     pub opens: Bit,
     /// LAST or ONLY, or a READ request.
     pub closes: Bit,
-    /// Carries immediate data.
+    /// Carries immediate data; a key to be invalidated.
     pub imm: Bit,
+    pub inv: Bit,
     /// Of reliable connections, unreliable connections, unreliable datagrams.
     pub rc: Bit,
     pub uc: Bit,
@@ -37,12 +38,13 @@ pub fn kind_of(opcode: Bits<8>) -> Kind {
     let adds = low == op::FETCH_ADD;
     let atomic = low == op::COMPARE_SWAP || adds;
     let read = low == op::READ_REQUEST || atomic;
-    let send_only = low == op::SEND_ONLY || low == op::SEND_ONLY_IMM;
+    let inv = low == op::SEND_LAST_INV || low == op::SEND_ONLY_INV;
+    let send_only = low == op::SEND_ONLY || low == op::SEND_ONLY_IMM || low == op::SEND_ONLY_INV;
     let write_only = low == op::WRITE_ONLY || low == op::WRITE_ONLY_IMM;
-    let send_last = low == op::SEND_LAST || low == op::SEND_LAST_IMM;
+    let send_last = low == op::SEND_LAST || low == op::SEND_LAST_IMM || low == op::SEND_LAST_INV;
     let write_last = low == op::WRITE_LAST || low == op::WRITE_LAST_IMM;
     Kind {
-        send: low <= op::SEND_ONLY_IMM,
+        send: low <= op::SEND_ONLY_IMM || inv,
         write,
         read,
         atomic,
@@ -53,6 +55,7 @@ pub fn kind_of(opcode: Bits<8>) -> Kind {
             || low == op::SEND_ONLY_IMM
             || low == op::WRITE_LAST_IMM
             || low == op::WRITE_ONLY_IMM,
+        inv,
         rc: (opcode & 0xe0) == transport::RC,
         uc: (opcode & 0xe0) == transport::UC,
         ud: (opcode & 0xe0) == transport::UD,

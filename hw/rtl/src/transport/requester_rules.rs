@@ -242,7 +242,10 @@ pub fn gaps_of(
     // The first message beyond the credits goes as a probe, and one more if nothing before it has asked for an answer: so there is
     // always one to come.
     let (place, limit) = (now.record - acked.record, acked.limit - acked.record);
-    let receives = wqe.opcode == send_op::SEND || wqe.opcode == send_op::SEND_IMM || wqe.opcode == send_op::WRITE_IMM;
+    let receives = wqe.opcode == send_op::SEND
+        || wqe.opcode == send_op::SEND_IMM
+        || wqe.opcode == send_op::SEND_INV
+        || wqe.opcode == send_op::WRITE_IMM;
     let over = acked.limited && place > limit;
     let datagram = attributes.kind == qp_type::UD;
     Gaps {

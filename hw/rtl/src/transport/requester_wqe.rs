@@ -141,6 +141,7 @@ pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
         wqe.opcode <= send_op::SEND_IMM
     } else {
         wqe.opcode <= send_op::FETCH_ADD && !(read && (kind == qp_type::UC || !max_reads.any()))
+            || wqe.opcode == send_op::SEND_INV && kind == qp_type::RC
     };
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
@@ -173,7 +174,11 @@ pub fn opcode_of(opcode: Bits<8>, kind: Bits<2>, first: Bit, last: Bit) -> Bits<
     let place: Bits<8> = if last {
         let with = if imm { bits::<8>(1) } else { bits::<8>(0) };
         let base = if first { bits::<8>(op::SEND_ONLY as u64) } else { bits::<8>(op::SEND_LAST as u64) };
-        base + with
+        if opcode == send_op::SEND_INV {
+            if first { bits::<8>(op::SEND_ONLY_INV as u64) } else { bits::<8>(op::SEND_LAST_INV as u64) }
+        } else {
+            base + with
+        }
     } else if first {
         bits::<8>(op::SEND_FIRST as u64)
     } else {

@@ -12,7 +12,7 @@
 //! the next packet is compared.
 //!
 //! A UD message is walked over twice, `Row` to `Act`: for the header area in front of it, which is filled from where the IP header lies
-//! in the receive buffer, and for its payload.
+//! in the receive buffer, and for its payload. So is the last packet of a SEND with invalidate: for its payload, and for the key.
 //!
 //! An atomic is a READ to most of this: it takes a READ resource, whose saved result answers it when it is repeated. Landing has it
 //! executed.
@@ -34,7 +34,7 @@ use crate::{
 use abi::{
     queue::{UD_HEADER, recv_op},
     status::{cause, counter, wc},
-    table::access,
+    table::{access, invalidate},
     wire::syndrome,
 };
 use hdl::prelude::*;
@@ -121,7 +121,7 @@ pub struct Responder {
     within: DFF<Bits<3>>,
     /// It has bytes for SGEs.
     walks: DFF<Bit>,
-    /// The header area of a UD message is written: its payload follows.
+    /// The header area of a UD message is written: its payload follows; or the payload in front of a key.
     tail: Reg<Bit>,
     /// Walk over the SGEs: where the first three end in the message, whether the second and third have bytes; the one at
     /// hand, and whether the packet begins in it; the packet's offset in the message, bytes wanted, place in the receive buffer.
@@ -431,6 +431,9 @@ impl Logic for Responder {
         let facts = self.facts.q.val();
         let tail = self.tail.q.val();
         let header = kind.ud && !tail;
+        let kills = kind.inv && tail;
+        // The first of two walks.
+        let fore = (kind.ud || kind.inv) && !tail;
         let alone = kind.uc || kind.ud;
         self.found.d.next = find(m, facts, kind, attributes, progress, message, view, self.reads.val());
         let verdict_now = judge(found, kind, m.raw, progress.message == SENDING);
@@ -460,7 +463,7 @@ impl Logic for Responder {
         let (start, whole) = (at.cast::<34>(), found.done.cast::<34>());
         // How far this walk goes. Whether all fits is known in the first one: of a datagram that does not, nothing is written.
         let reach = if header { bits::<34>(UD_HEADER as u64) } else { whole };
-        self.walks.d.next = (facts.some || header) && kind.send;
+        self.walks.d.next = (facts.some || header) && kind.send && !kills;
         self.ends[0].d.next = entries.end0.get_bits::<32>(0);
         self.ends[1].d.next = entries.end1.get_bits::<32>(0);
         self.ends[2].d.next = entries.end2.get_bits::<32>(0);
@@ -511,8 +514,7 @@ impl Logic for Responder {
         let room = end.get_bits::<14>(0) - from.get_bits::<14>(0);
         let stretch_len = if stretch_last { want } else { room };
         let one = stretch_last || !(self.walks.q.val() && (right || verdict.raw) && posted && fits);
-        // A UD message is walked over twice.
-        let turns = one && executes && header;
+        let turns = one && executes && fore;
         let last = one && !turns;
         // Only a packet that would be executed waits for its WQE, and only while its QP may receive.
         let fetching = verdict.wants && self.absent.q.val();
@@ -520,7 +522,7 @@ impl Logic for Responder {
         let final_act = acts && last;
         let fails_wqe = verdict.spoils || (verdict.spoils_posted && posted) || (short && !kind.ud);
         let done = stretch_last || !self.walks.q.val();
-        let takes = verdict.takes && posted && fits && done && !header;
+        let takes = verdict.takes && posted && fits && done && !fore;
 
         let mut new_progress = progress;
         if executes {
@@ -594,15 +596,24 @@ impl Logic for Responder {
             qpn: qp,
             generation: view.generation,
             response: false,
-            write: (facts.some || header) && (raw || (executes && (kind.send || kind.write || kind.atomic))),
+            write: (facts.some || header || kills) && (raw || (executes && (kind.send || kind.write || kind.atomic))),
             adds: kind.adds,
-            key: if kind.send { key } else { found.rkey },
+            key: if kills {
+                // As wire bytes.
+                cat!(32; m.imm.get_bits::<8>(0), m.imm.get_bits::<8>(8), m.imm.get_bits::<8>(16), m.imm.get_bits::<8>(24))
+            } else if kind.send {
+                key
+            } else {
+                found.rkey
+            },
             va: if kind.send { base + skipped.cast::<64>() } else { found.va },
             len: if kind.send { stretch_len } else { m.payload },
             span: if kind.send { stretch_len.cast::<32>() } else { found.span },
             buf: self.place.q.val(),
             pd: attributes.pd,
-            need: if kind.send {
+            need: if kills {
+                elab!(bits::<6>(to_invalidate(invalidate::REMOTE)))
+            } else if kind.send {
                 access::LOCAL_WRITE.to_bits()
             } else if kind.atomic {
                 access::REMOTE_ATOMIC.to_bits()
@@ -664,6 +675,8 @@ impl Logic for Responder {
                     recv_op::RECV_WRITE_IMM.to_bits()
                 } else if kind.imm && !ends {
                     recv_op::RECV_IMM.to_bits()
+                } else if kind.inv && !ends {
+                    recv_op::RECV_INV.to_bits()
                 } else {
                     recv_op::RECV.to_bits()
                 },

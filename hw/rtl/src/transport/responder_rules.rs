@@ -329,6 +329,7 @@ pub fn raw_kind() -> Kind {
         opens: true,
         closes: true,
         imm: false,
+        inv: false,
         rc: false,
         uc: false,
         ud: false,

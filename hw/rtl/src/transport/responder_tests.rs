@@ -6,7 +6,7 @@ use crate::msg::*;
 use abi::{
     queue::recv_op,
     status::{cause, counter, wc},
-    table::{access, id, qp_recv, qp_state, qp_type},
+    table::{access, id, invalidate, qp_recv, qp_state, qp_type},
     wire::{op, op_info, transport},
 };
 use hdl::prelude::*;
@@ -285,7 +285,8 @@ impl Reference {
             let first = !std::mem::replace(&mut self.nak, true);
             return (counter::RX_OUT_OF_SEQUENCE, if first { vec![nak] } else { drop });
         }
-        let is_send = p.opcode <= op::SEND_ONLY_IMM;
+        let inv = [op::SEND_LAST_INV, op::SEND_ONLY_INV].contains(&p.opcode);
+        let is_send = p.opcode <= op::SEND_ONLY_IMM || inv;
         let is_write = (op::WRITE_FIRST..=op::WRITE_ONLY_IMM).contains(&p.opcode);
         let is_atomic = [op::COMPARE_SWAP, op::FETCH_ADD].contains(&p.opcode);
         let is_read = p.opcode == op::READ_REQUEST || is_atomic;
@@ -312,7 +313,8 @@ impl Reference {
         }
         let first = [op::SEND_FIRST, op::WRITE_FIRST].contains(&p.opcode);
         let middle = [op::SEND_MIDDLE, op::WRITE_MIDDLE].contains(&p.opcode);
-        let only = [op::SEND_ONLY, op::SEND_ONLY_IMM, op::WRITE_ONLY, op::WRITE_ONLY_IMM].contains(&p.opcode);
+        let only = [op::SEND_ONLY, op::SEND_ONLY_IMM, op::SEND_ONLY_INV, op::WRITE_ONLY, op::WRITE_ONLY_IMM]
+            .contains(&p.opcode);
         let imm = [op::SEND_LAST_IMM, op::SEND_ONLY_IMM, op::WRITE_LAST_IMM, op::WRITE_ONLY_IMM].contains(&p.opcode);
         let opens = first || only || is_read;
         let closes = !first && !middle;
@@ -375,6 +377,16 @@ impl Reference {
             }
             vec![op]
         };
+        if inv {
+            // Behind its payload, the key.
+            let mut op = self.op(p);
+            ops.last_mut().unwrap().last = false;
+            op.write = true;
+            op.key = u32::from_be_bytes((p.meta().imm.to_u64() as u32).to_le_bytes()).to_bits();
+            op.pd = self.pd.to_bits();
+            op.need = to_invalidate(invalidate::REMOTE).to_bits();
+            ops.push(op);
+        }
         ops.last_mut().unwrap().accepted = true;
         self.nak = false;
         self.message = (!closes).then_some((is_send, done + p.payload, va + p.payload, rkey, total));
@@ -397,6 +409,7 @@ impl Reference {
         last.reply.counted = closes;
         if closes && (is_send || imm) {
             let opcode = match (is_send, imm) {
+                _ if inv => recv_op::RECV_INV,
                 (true, false) => recv_op::RECV,
                 (true, true) => recv_op::RECV_IMM,
                 _ => recv_op::RECV_WRITE_IMM,
@@ -593,6 +606,7 @@ impl Actor for Around {
 fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
     let has = |k: &str| map.contains_key(k);
     let (write, last) = (has("write"), has("last"));
+    let kills = map.get("need").is_some_and(|need| *need >= 16);
     let (ack, read, valid) = (last && has("reply.ack"), last && has("reply.read"), last && has("completion.valid"));
     let bad = has("completion.status");
     map.clone()
@@ -600,7 +614,8 @@ fn essence(map: BTreeMap<String, u128>) -> BTreeMap<String, u128> {
         .filter(|(k, _)| match k.as_str() {
             "qpn" | "write" | "last" => true,
             "generation" => write || ack || read || valid,
-            "key" | "va" | "len" | "span" | "buf" | "pd" | "need" | "reply.atomic" => write,
+            "key" | "pd" | "need" => write,
+            "va" | "len" | "span" | "buf" | "reply.atomic" => write && !kills,
             "adds" => write && has("reply.atomic"),
             "rows" | "accepted" => last,
             "reply.ack" | "reply.read" => last,
@@ -762,6 +777,9 @@ fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
         Some((true, ..)) => {
             let last = rng.random_bool(0.5);
             p.opcode = if last { op::SEND_LAST + imm } else { op::SEND_MIDDLE };
+            if last && r.kind == qp_type::RC && rng.random_bool(0.3) {
+                p.opcode = op::SEND_LAST_INV;
+            }
             p.payload = if last { rng.random_range(1..=r.mtu) } else { r.mtu };
         }
         Some((false, done, _, _, total)) => {
@@ -773,6 +791,7 @@ fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
             p = p.reth(rng.random::<u64>() >> 1, rng.random::<u32>() as u64, 0);
             p.opcode = match rng.random_range(0..6) {
                 0 => op::SEND_FIRST,
+                1 if r.kind == qp_type::RC && rng.random_bool(0.3) => op::SEND_ONLY_INV,
                 1 => op::SEND_ONLY + imm,
                 2 => op::WRITE_FIRST,
                 3 => op::WRITE_ONLY + imm,

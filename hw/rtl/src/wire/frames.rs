@@ -354,7 +354,9 @@ impl<const W: usize> Logic for Frames<W> {
             len: seg.len,
             span: seg.len.cast::<32>(),
             pd: seg.pd,
-            need: seg.need,
+            // Of the first stretch, which is all that a READ response has: the others are of local memory, which no window opens.
+            qpn: seg.head.qpn,
+            need: seg.need.cast::<6>(),
         };
         let begins = accept && seg.first;
         if begins {
