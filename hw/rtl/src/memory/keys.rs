@@ -229,8 +229,7 @@ impl Logic for Keys {
         let req = self.req.q.val();
         let damaged = self.keys.bad.val().valid;
         let kill = self.kills_q[2].q.val();
-        self.keys.we.next =
-            sweeping || (bus && row.write && row.index < rows) || (kill && !found.refused && !damaged);
+        self.keys.we.next = sweeping || (bus && row.write && row.index < rows) || (kill && !found.refused && !damaged);
         self.keys.waddr.next = if sweeping {
             self.swept.q.val()
         } else if kill {

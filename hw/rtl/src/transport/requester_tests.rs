@@ -350,10 +350,13 @@ impl Bench {
         let again = pair.psn != pair.high;
         let base = if m.opcode == send_op::WRITE || m.opcode == send_op::WRITE_IMM { op::WRITE_FIRST } else { 0 };
         let imm = m.opcode == send_op::SEND_IMM || m.opcode == send_op::WRITE_IMM;
+        let inv = m.opcode == send_op::SEND_INV;
         let opcode = match (first, last) {
             _ if m.opcode == send_op::COMPARE_SWAP => op::COMPARE_SWAP,
             _ if m.opcode == send_op::FETCH_ADD => op::FETCH_ADD,
             _ if read => op::READ_REQUEST,
+            (true, true) if inv => op::SEND_ONLY_INV,
+            (false, true) if inv => op::SEND_LAST_INV,
             (true, true) => base + op::SEND_ONLY + imm as u8,
             (false, true) => base + op::SEND_LAST + imm as u8,
             (true, false) => base + op::SEND_FIRST,
@@ -370,7 +373,7 @@ impl Bench {
             assert_eq!(get("rkey"), m.rkey as u64);
             assert!(m.atomic() || get("dma_len") == left as u64);
         }
-        if imm {
+        if imm || inv {
             assert_eq!(get("imm"), m.imm as u64);
         }
         // Stretches.
@@ -423,7 +426,8 @@ impl Bench {
         let ack = get("ack_req") == 1;
         // Beyond the credits goes one message, which asks; and one more, if those before it have not asked.
         if let Some(limit) = pair.limit {
-            let receives = matches!(m.opcode, send_op::SEND | send_op::SEND_IMM | send_op::WRITE_IMM);
+            let receives =
+                matches!(m.opcode, send_op::SEND | send_op::SEND_IMM | send_op::SEND_INV | send_op::WRITE_IMM);
             let over = pair.at > limit && pair.since_ack.0 == 0;
             assert!(!(first && receives && over), "QP {q}: message {} of {limit}", pair.at);
             assert!(ack || read || !last || pair.at < pair.oldest.max(limit), "QP {q} asks for no ACK at its limit");

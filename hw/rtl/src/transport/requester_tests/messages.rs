@@ -32,9 +32,13 @@ impl Bench {
         }
         let rng = &mut self.rng;
         let pair = &self.pairs[q];
-        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6][rng.random_range(0..10)];
-        let opcode = if opcode >= send_op::READ && pair.max_reads == 0 { send_op::WRITE } else { opcode };
-        if opcode > send_op::READ {
+        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 7][rng.random_range(0..11)];
+        let opcode = if (send_op::READ..=send_op::FETCH_ADD).contains(&opcode) && pair.max_reads == 0 {
+            send_op::WRITE
+        } else {
+            opcode
+        };
+        if [send_op::COMPARE_SWAP, send_op::FETCH_ADD].contains(&opcode) {
             return self.random_atomic(q, opcode);
         }
         let inlines = opcode != send_op::READ && rng.random_bool(0.3);
@@ -168,7 +172,7 @@ pub(super) fn spoil(rng: &mut ChaCha8Rng, m: &mut Message, raw: bool) {
         return;
     }
     match rng.random_range(0..6) {
-        0 => (m.opcode, m.bad) = (send_op::FETCH_ADD + rng.random_range(1..200), Some(cause::WQE_OPCODE)),
+        0 => (m.opcode, m.bad) = (rng.random_range(16..=255), Some(cause::WQE_OPCODE)),
         1 if m.inline_data.is_none() => (m.length, m.bad) = (m.length.wrapping_add(1), Some(cause::WQE_LENGTH)),
         1 | 2 if m.atomic() => {
             if rng.random() {
