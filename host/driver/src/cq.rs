@@ -31,6 +31,8 @@ pub struct Completion {
     pub len: u32,
     /// Immediate data as 4 wire bytes, when there is any.
     pub imm: Option<[u8; 4]>,
+    /// The key that a SEND with invalidate has invalidated, when it was one: it opens nothing any more.
+    pub invalidated: Option<u32>,
     /// Who sent a datagram: QP number there; else 0.
     pub source: u32,
     /// The device's clock when it completed, in cycles.
@@ -469,8 +471,9 @@ impl Cq {
         }
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
         let imm = has_imm.then(|| (get(cqe::IMM) as u32).to_le_bytes());
+        let invalidated = (opcode == recv_op::RECV_INV).then(|| (get(cqe::IMM) as u32).swap_bytes());
         let (len, source) = (get(cqe::LENGTH) as u32, get(cqe::SRC_QPN) as u32);
-        Some(Completion { wr_id, qpn, status, opcode, len, imm, source, timestamp: get(cqe::TIMESTAMP) })
+        Some(Completion { wr_id, qpn, status, opcode, len, imm, invalidated, source, timestamp: get(cqe::TIMESTAMP) })
     }
 }
 
@@ -478,7 +481,7 @@ impl Cq {
 fn flushed(qpn: u32, wr_id: u64, send: bool) -> Completion {
     let status = Err(WcError { status: wc::WR_FLUSH, cause: cause::FLUSHED });
     let opcode = if send { send_op::SEND } else { recv_op::RECV };
-    Completion { wr_id, qpn, status, opcode, len: 0, imm: None, source: 0, timestamp: 0 }
+    Completion { wr_id, qpn, status, opcode, len: 0, imm: None, invalidated: None, source: 0, timestamp: 0 }
 }
 
 /// Iterator over the completions that are there.

@@ -41,6 +41,9 @@ pub enum Operation {
     Send,
     /// SEND with immediate data (wire bytes).
     SendImm([u8; 4]),
+    /// SEND that invalidates a key of the peer's: of a window of type 2, or of a fast-registered region. Any other one ends the
+    /// connection. For reliable connections.
+    SendInv(u32),
     /// RDMA WRITE.
     Write(Remote),
     /// RDMA WRITE with immediate data (wire bytes).
@@ -95,16 +98,17 @@ impl Post<'_> {
             matches!(operation, Operation::Read(_) | Operation::AtomicCas { .. } | Operation::AtomicAdd { .. });
         let possible = match self.body.kind {
             qp_type::UD => datagram,
-            qp_type::UC => !datagram && !answered,
+            qp_type::UC => !datagram && !answered && !matches!(operation, Operation::SendInv(_)),
             _ => !datagram,
         };
         if !possible {
             return Err(Error::new(format!("{operation:?} on a queue pair of another transport"))
-                .hint("datagrams are for UD, READs and atomics for reliable connections"));
+                .hint("datagrams are for UD; READs, atomics and SENDs that invalidate for reliable connections"));
         }
         let (opcode, imm, remote) = match operation {
             Operation::Send => (send_op::SEND, None, None),
             Operation::SendImm(imm) => (send_op::SEND_IMM, Some(imm), None),
+            Operation::SendInv(key) => (send_op::SEND_INV, Some(key.to_be_bytes()), None),
             Operation::Write(r) => (send_op::WRITE, None, Some(r)),
             Operation::WriteImm(r, imm) => (send_op::WRITE_IMM, Some(imm), Some(r)),
             Operation::Read(r) => (send_op::READ, None, Some(r)),

@@ -60,7 +60,7 @@ layout! {
         BLOCKS = 16, 3;
         /// Scatter/gather entries, 0 to `MAX_SGE`.
         SGES = 20, 3;
-        /// Immediate data as 4 wire bytes, or the key to invalidate.
+        /// Immediate data, or the key to invalidate, as 4 wire bytes.
         IMM = 32, 32;
         /// Remote virtual address of WRITE, READ and atomics. UD: [`ud_target`](super::ud_target).
         REMOTE_VA = 64, 64;
@@ -125,7 +125,7 @@ layout! {
         OPCODE = 56, 8;
         /// Bytes received or sent; of a UD message with the [`UD_HEADER`](super::UD_HEADER) bytes in front of it.
         LENGTH = 64, 32;
-        /// Immediate data as 4 wire bytes, or the key that was invalidated.
+        /// Immediate data, or the key that was invalidated, as 4 wire bytes.
         IMM = 96, 32;
         /// Sender's QP number (UD).
         SRC_QPN = 128, 24;
