@@ -112,7 +112,10 @@ pub fn page() -> String {
 
     section(&mut p, "Tables on the chip");
     p += "Rows as the firmware writes them over the table bus.\n";
-    numbers(&mut p, &[table::id::ALL, table::qp_state::ALL, table::qp_type::ALL, table::access::ALL]);
+    numbers(
+        &mut p,
+        &[table::id::ALL, table::qp_state::ALL, table::qp_type::ALL, table::access::ALL, table::invalidate::ALL],
+    );
     layouts(
         &mut p,
         &[

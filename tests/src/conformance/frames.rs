@@ -187,6 +187,10 @@ fn request(t: &mut Talk, bare: Packet) {
             t.refuses(0, syndrome::REMOTE_ACCESS);
             t.ends();
         }
+        op::SEND_ONLY_INV => {
+            t.refuses(0, syndrome::REMOTE_ACCESS);
+            t.receive_fails(wc::REM_INV_REQ);
+        }
         // A FIRST that does not fill the MTU, what has no FIRST before it, what is not spoken.
         _ => {
             t.refuses(0, syndrome::INVALID_REQUEST);

@@ -3,6 +3,7 @@
 
 mod atomics;
 mod frames;
+mod keys;
 mod limits;
 mod reads;
 mod refusals;
@@ -69,6 +70,7 @@ pub const TABLES: &[Table] = &[
     Table { module: "reads", role: "The NIC as requester of READs", rows: reads::ROWS },
     Table { module: "unreliable", role: "Datagrams and unreliable connections", rows: unreliable::ROWS },
     Table { module: "atomics", role: "The NIC as either, of atomics", rows: atomics::ROWS },
+    Table { module: "keys", role: "Keys that come and go", rows: keys::ROWS },
 ];
 
 /// What the rows run on: the core of 64 bits, which simulates fastest.

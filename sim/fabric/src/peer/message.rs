@@ -18,15 +18,17 @@ pub struct Request {
     pub operation: Operation,
     /// What it carries.
     pub data: Vec<u8>,
-    /// Immediate data, of a SEND or WRITE.
+    /// Immediate data, of a SEND or WRITE; or, if it `invalidates`, the key that a SEND names, as it stands on the wire.
     pub imm: Option<[u8; 4]>,
+    /// See `imm`.
+    pub invalidates: bool,
     /// Solicited event.
     pub solicited: bool,
 }
 
 impl Request {
     fn new(operation: Operation, data: Vec<u8>) -> Self {
-        Request { operation, data, imm: None, solicited: false }
+        Request { operation, data, imm: None, invalidates: false, solicited: false }
     }
 
     /// A SEND.
@@ -47,6 +49,11 @@ impl Request {
     /// The same with immediate data.
     pub fn imm(self, imm: [u8; 4]) -> Self {
         Request { imm: Some(imm), ..self }
+    }
+
+    /// A SEND that invalidates a key.
+    pub fn invalidate(self, rkey: u32) -> Self {
+        Request { imm: Some(rkey.to_be_bytes()), invalidates: true, ..self }
     }
 
     /// The same with a solicited event.
@@ -82,7 +89,11 @@ impl Request {
             };
             let imm = self.imm.filter(|_| i == last);
             Packet {
-                opcode: send + if write { op::WRITE_FIRST } else { 0 } + u8::from(imm.is_some()),
+                opcode: match (send, imm) {
+                    (op::SEND_LAST, Some(_)) if self.invalidates => op::SEND_LAST_INV,
+                    (op::SEND_ONLY, Some(_)) if self.invalidates => op::SEND_ONLY_INV,
+                    _ => send + if write { op::WRITE_FIRST } else { 0 } + u8::from(imm.is_some()),
+                },
                 solicited: self.solicited && i == last,
                 ack_req: i == last,
                 psn: behind(psn, i as u32),
@@ -146,6 +157,8 @@ mod tests {
         };
         assert_eq!(cut(Request::send(vec![0; 600])), [(0, 0xff_ffff, 256), (1, 0, 256), (2, 1, 88)]);
         assert_eq!(cut(Request::write(0, 0, vec![0; 512]).imm([1; 4])), [(6, 0xff_ffff, 256), (9, 0, 256)]);
+        assert_eq!(cut(Request::send(vec![]).invalidate(1)), [(23, 0xff_ffff, 0)]);
+        assert_eq!(cut(Request::send(vec![0; 512]).invalidate(1)), [(0, 0xff_ffff, 256), (22, 0, 256)]);
         assert_eq!(cut(Request::write(0, 0, vec![]).imm([1; 4])), [(11, 0xff_ffff, 0)]);
         assert_eq!((cut(Request::read(0, 0, 600)), Request::read(0, 0, 600).psns(256)), (vec![(12, 0xff_ffff, 0)], 3));
         let opcodes: Vec<_> = respond(0, 1, &[0; 600], 256).iter().map(|p| p.opcode).collect();

@@ -42,6 +42,8 @@ pub mod op {
     pub const ATOMIC_ACK: u8 = 18;
     pub const COMPARE_SWAP: u8 = 19;
     pub const FETCH_ADD: u8 = 20;
+    pub const SEND_LAST_INV: u8 = 22;
+    pub const SEND_ONLY_INV: u8 = 23;
 }
 
 /// Upper bits of the opcodes of unreliable connections and datagrams, whose lower bits are those of [`op`].
@@ -118,6 +120,7 @@ pub struct Packet {
     pub deth: Option<Deth>,
     pub reth: Option<Reth>,
     pub aeth: Option<Aeth>,
+    /// Immediate data, or the key to be invalidated.
     pub imm: Option<[u8; 4]>,
     pub payload: Vec<u8>,
 }
@@ -160,7 +163,7 @@ pub struct Envelope {
     pub checksum: bool,
 }
 
-/// Whether opcode has RETH, AETH and immediate data (IBTA 9.2). Those of datagrams have a DETH as well. AtomicETH and AtomicAckETH
+/// Whether opcode has RETH, AETH and immediate data or the key of an IETH (IBTA 9.2). Those of datagrams have a DETH as well. AtomicETH and AtomicAckETH
 /// are payload here.
 pub fn extensions(opcode: u8) -> (bool, bool, bool) {
     use op::*;
@@ -168,7 +171,10 @@ pub fn extensions(opcode: u8) -> (bool, bool, bool) {
     (
         matches!(opcode, WRITE_FIRST | WRITE_ONLY | WRITE_ONLY_IMM | READ_REQUEST),
         matches!(opcode, RESPONSE_FIRST | RESPONSE_LAST | RESPONSE_ONLY | ACK | ATOMIC_ACK),
-        matches!(opcode, SEND_LAST_IMM | SEND_ONLY_IMM | WRITE_LAST_IMM | WRITE_ONLY_IMM),
+        matches!(
+            opcode,
+            SEND_LAST_IMM | SEND_ONLY_IMM | WRITE_LAST_IMM | WRITE_ONLY_IMM | SEND_LAST_INV | SEND_ONLY_INV
+        ),
     )
 }
 
