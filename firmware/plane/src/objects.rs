@@ -1,7 +1,7 @@
 //! Protection domains, completion and event queues, and the port with its addresses.
 
 use crate::{
-    GIDS, Hardware,  Outcome, Plane, Refused, Turn, check,
+    GIDS, Hardware, Outcome, Plane, Refused, Turn, check,
     words::{Block, get, get_wide, put, put_wide, up_to},
 };
 use abi::{

@@ -368,7 +368,10 @@ impl Plane<'_> {
     pub(crate) fn create_ah(&mut self, hw: &mut impl Hardware, c: &Block, owner: u8) -> Outcome<u32> {
         let pd = self.pds.find(get(c, create_ah::PD), owner, create_ah::PD)?;
         self.judge(c, attr::AV, 0)?;
-        let number = self.ah_turn.find(0, self.ahs.len() as u32, |i| self.ahs[i].holder == 0).ok_or(Refused::new(result::NO_ROOM, 0))?;
+        let number = self
+            .ah_turn
+            .find(0, self.ahs.len() as u32, |i| self.ahs[i].holder == 0)
+            .ok_or(Refused::new(result::NO_ROOM, 0))?;
         let gid = get(c, m::GID) as usize;
         let mut a = [0; 16 - FIRST];
         let is_ip6 = self.gids[gid].is_ip6;

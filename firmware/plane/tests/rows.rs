@@ -4,7 +4,8 @@ mod kit;
 use abi::{
     cmd::{attr, create_mr, head, modify_qp as m, op, resize_cq},
     table::{
-        NOBODY, cq, eq, gid, id, key, multicast, port, qp_address, qp_recv, qp_send, qp_state::*, qp_state_row, qp_type,
+        MTT_INDEX, NOBODY, PAGE_SHIFT, cq, eq, gid, id, key, multicast, port, qp_address, qp_recv, qp_send,
+        qp_state::*, qp_state_row, qp_type,
     },
 };
 use kit::*;
@@ -316,7 +317,7 @@ fn regions_by_pages_and_in_one_piece() {
     let a = b.ok(create_mr(0x7fff_0000_0800, 0x3000));
     let n = a.get(abi::cmd::answer::NUMBER);
     assert_eq!(a.get(abi::cmd::answer::VALUE), n << 8 | 1);
-    let first = key::MTT_INDEX.get(&row(&b, id::KEY, n));
+    let first = MTT_INDEX.get(&row(&b, id::KEY, n));
     assert_eq!(b.fake.acts[0], Act::Load { list: 0xabc_d000, first: first as u32, count: 4, shift: 12 });
     let mut want = vec![
         (key::VALID, 1),
@@ -324,8 +325,8 @@ fn regions_by_pages_and_in_one_piece() {
         (key::KEY_BYTE, 1),
         (key::VA, 0x7fff_0000_0800),
         (key::LENGTH, 0x3000),
-        (key::PAGE_SHIFT, 12),
-        (key::MTT_INDEX, first),
+        // In place of an address.
+        (key::IOVA, first | 12 << (PAGE_SHIFT.lsb - key::IOVA.lsb)),
     ];
     fields(&row(&b, id::KEY, n), &key::LAYOUT, &want);
 
