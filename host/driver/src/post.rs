@@ -64,6 +64,9 @@ pub enum Operation {
         /// What it puts there.
         swap: u64,
     },
+    /// Writes 8 bytes of inline data as one: whoever reads there finds all of them or none. The address is a multiple of 8. In order
+    /// with atomics there; completes when the peer's device has done it.
+    AtomicWrite(Remote),
     /// Adds to the 8 bytes there, modulo 2^64; else like `AtomicCas`.
     AtomicAdd {
         /// Where.
@@ -94,8 +97,10 @@ impl Post<'_> {
         self.body.device.0.life.known()?;
         let mut wqe = [0; MAX_WQE_BLOCKS * WQE_BLOCK];
         let datagram = matches!(operation, Operation::SendTo(_) | Operation::SendToImm(..));
-        let answered =
-            matches!(operation, Operation::Read(_) | Operation::AtomicCas { .. } | Operation::AtomicAdd { .. });
+        let answered = matches!(
+            operation,
+            Operation::Read(_) | Operation::AtomicCas { .. } | Operation::AtomicAdd { .. } | Operation::AtomicWrite(_)
+        );
         let possible = match self.body.kind {
             qp_type::UD => datagram,
             qp_type::UC => !datagram && !answered && !matches!(operation, Operation::SendInv(_)),
@@ -114,6 +119,7 @@ impl Post<'_> {
             Operation::Read(r) => (send_op::READ, None, Some(r)),
             Operation::SendTo(to) => (send_op::SEND, None, Some(to.remote(self.body.qkey))),
             Operation::SendToImm(to, imm) => (send_op::SEND_IMM, Some(imm), Some(to.remote(self.body.qkey))),
+            Operation::AtomicWrite(r) => (send_op::ATOMIC_WRITE, None, Some(r)),
             Operation::AtomicCas { remote, .. } => (send_op::COMPARE_SWAP, None, Some(remote)),
             Operation::AtomicAdd { remote, .. } => (send_op::FETCH_ADD, None, Some(remote)),
         };
@@ -144,6 +150,12 @@ impl Post<'_> {
                 }
                 put_sge(&mut wqe, ATOMIC_SGE_OFFSET, s);
                 (ATOMIC_BYTES as u64, ATOMIC_SGE_OFFSET + sge::BYTES - SEND_PAYLOAD_OFFSET)
+            }
+            _ if matches!(operation, Operation::AtomicWrite(_))
+                && !matches!(data, Data::Inline(bytes) if bytes.len() == ATOMIC_BYTES) =>
+            {
+                return Err(Error::new("an atomic write of other than 8 bytes of inline data")
+                    .hint("give it 8 bytes as `Data::Inline`"));
             }
             Data::Inline(bytes) => {
                 if bytes.len() > MAX_INLINE || matches!(operation, Operation::Read(_)) {

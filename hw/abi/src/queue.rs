@@ -29,7 +29,8 @@ pub const ATOMIC_SGE_OFFSET: usize = ATOMIC_OFFSET + 2 * ATOMIC_BYTES;
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 numbers! {
-    /// Send opcodes, in [`send_wqe::OPCODE`]. The WQE of an atomic is one block, of `LENGTH` 8; its `INLINE` and `SGES` say nothing.
+    /// Send opcodes, in [`send_wqe::OPCODE`]. The WQE of an atomic is one block, of `LENGTH` 8; its `INLINE` and `SGES` say nothing. The
+    /// same goes for that of an atomic write, whose 8 bytes stand where inline data do.
     pub mod send_op: u8 {
         SEND = 0;
         SEND_IMM = 1;
@@ -40,6 +41,7 @@ numbers! {
         FETCH_ADD = 6;
         SEND_INV = 7;
         LOCAL_INV = 8;
+        ATOMIC_WRITE = 12;
     }
 }
 

@@ -112,6 +112,7 @@ pub mod op {
     pub const FETCH_ADD: u8 = 0x14;
     pub const SEND_LAST_INV: u8 = 0x16;
     pub const SEND_ONLY_INV: u8 = 0x17;
+    pub const ATOMIC_WRITE: u8 = 0x1d;
 }
 
 /// Congestion notification packet.
@@ -160,6 +161,7 @@ pub const fn op_info(opcode: u8) -> Option<OpInfo> {
         op::FETCH_ADD => OpInfo { name: "FETCH_ADD", atomic: true, ..NONE },
         op::SEND_LAST_INV => OpInfo { name: "SEND_LAST_INV", ieth: true, ..DATA },
         op::SEND_ONLY_INV => OpInfo { name: "SEND_ONLY_INV", ieth: true, ..DATA },
+        op::ATOMIC_WRITE => OpInfo { name: "ATOMIC_WRITE", reth: true, ..DATA },
         _ => return None,
     };
     let known = match prefix {
@@ -207,6 +209,6 @@ mod tests {
         assert_eq!(op_info(transport::UD | op::SEND_ONLY_IMM).unwrap().ext_len(), 12);
         assert_eq!(op_info(0x15), None);
         assert_eq!(op_info(transport::UC | op::READ_REQUEST), None);
-        assert_eq!((0..=255).filter(|o| op_info(*o).is_some()).count(), 23 + 12 + 2 + 1);
+        assert_eq!((0..=255).filter(|o| op_info(*o).is_some()).count(), 24 + 12 + 2 + 1);
     }
 }

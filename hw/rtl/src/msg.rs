@@ -140,7 +140,7 @@ pub struct RxOp {
     /// From the completer (a response), not the responder (a request).
     pub response: Bit,
     /// Writes `len` bytes, at least one, from the receive buffer at `buf` to `va` under `key`. If `reply.atomic` holds, executes the
-    /// atomic there, or writes the 8 bytes in the host's order.
+    /// atomic there, or writes the 8 bytes in the host's order. With `reply.read` alone it is an atomic write.
     pub write: Bit,
     /// The atomic adds, else it compares and swaps.
     pub adds: Bit,
@@ -213,7 +213,7 @@ pub struct Landed {
 /// A step of an atomic whose key has been checked. Source: memory/landing. Sink: memory/atomics.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Exchange {
-    /// Nothing happens: the key does not allow it.
+    /// Nothing happens in any slot: the key does not allow it, or it is an atomic write, which waits until all slots are free.
     pub void: Bit,
     /// The answer to one of ours: 8 bytes that go to the host.
     pub response: Bit,
@@ -519,10 +519,10 @@ pub struct QpView {
 /// when it sends the message again.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Record {
-    /// Blocks of its WQE.
-    pub blocks: Bits<3>,
+    /// Blocks of its WQE, 1 to 4; 0 stands for 4.
+    pub blocks: Bits<2>,
     /// `abi::queue::send_op`.
-    pub opcode: Bits<3>,
+    pub opcode: Bits<4>,
     /// Completes with a CQE.
     pub signaled: Bit,
     /// Bytes.

@@ -120,7 +120,7 @@ fn every_request_opcode_is_taken(t: &mut Talk) {
 fn extended(opcode: u8) -> usize {
     match opcode {
         0x03 | 0x05 | 0x09 | 0x0d | 0x0f | 0x10 | 0x11 | 0x16 | 0x17 => 4,
-        0x06 | 0x0a | 0x0c => 16,
+        0x06 | 0x0a | 0x0c | 0x1d => 16,
         0x0b => 20,
         0x12 => 12,
         0x13 | 0x14 => 28,
@@ -151,7 +151,7 @@ fn every_opcode_at_its_least_length(t: &mut Talk) {
             0x0d..=0x12 => RX_STALE_RESPONSE,
             0x20..=0x2b | 0x64 | 0x65 => RX_QP_TYPE,
             0x81 => RX_CNP,
-            0x00..=0x14 | 0x16 | 0x17 => {
+            0x00..=0x14 | 0x16 | 0x17 | 0x1d => {
                 t.apart(t.terms, |t| request(t, bare));
                 continue;
             }

@@ -1,6 +1,7 @@
 //! The rules of the protocol as a table: each row names its rule and has a script, a conversation between a NIC and a packet peer
 //! that shows whether the NIC keeps it. `tests/conformance.rs` runs the rows, [`page`] prints them for `docs/conformance.md`.
 
+mod atomic_writes;
 mod atomics;
 mod frames;
 mod keys;
@@ -71,6 +72,7 @@ pub const TABLES: &[Table] = &[
     Table { module: "unreliable", role: "Datagrams and unreliable connections", rows: unreliable::ROWS },
     Table { module: "atomics", role: "The NIC as either, of atomics", rows: atomics::ROWS },
     Table { module: "keys", role: "Keys that come and go", rows: keys::ROWS },
+    Table { module: "atomic_writes", role: "The NIC as either, of atomic writes", rows: atomic_writes::ROWS },
 ];
 
 /// What the rows run on: the core of 64 bits, which simulates fastest.
@@ -91,6 +93,7 @@ pub const WIDE: &[&str] = &[
     "responses_of_wrong_length",
     "an_atomic_is_answered_with_what_it_found",
     "the_answer_to_an_atomic_lands_in_host_order",
+    "an_atomic_write_is_answered_like_a_read",
     "both_ask_at_once_over_a_lossy_path",
     "a_datagram_is_one_packet",
     "a_datagram_lands_behind_its_header",

@@ -8,7 +8,7 @@ use abi::status::{cause, counter, wc};
 use abi::table::qp_state;
 use driver::qp::{QpSizes, Rts, Uc, Ud};
 use driver::{Access, AddressHandle, AddressVector, Data, Flags, Qp};
-use fabric::peer::{Deth, Operation, Packet, Request, ack, atomic, class, op, syndrome};
+use fabric::peer::{Deth, Operation, Packet, Request, ack, atomic, atomic_write, class, op, syndrome};
 
 pub const ROWS: &[Row] = &[
     row!(
@@ -274,17 +274,18 @@ fn unreliable_queue_pairs_have_no_reads_and_no_atomics(t: &mut Talk) {
     let connected = connection(t, Access::all());
     let (va, rkey) = (t.memory.addr(), t.memory.rkey());
     let read = t.only(0, t.read(0, 8));
-    let asked = [read, atomic(op::COMPARE_SWAP, 0, va, rkey, [1, 0]), atomic(op::FETCH_ADD, 0, va, rkey, [1, 0])];
+    let [swap, add] = [op::COMPARE_SWAP, op::FETCH_ADD].map(|o| atomic(o, 0, va, rkey, [1, 0]));
+    let asked = [read, swap, add, atomic_write(0, va, rkey, [1; 8])];
     for packet in &asked {
         for (qpn, class) in [(qp.qpn(), class::UD), (connected.qpn(), class::UC)] {
             t.peer(Packet { qpn, opcode: packet.opcode | class, ..packet.clone() });
         }
     }
-    t.counts(counter::RX_OPCODE, 6);
+    t.counts(counter::RX_OPCODE, 8);
     lives(t, &qp);
     lives(t, &connected);
     t.check_memory();
-    for opcode in [send_op::READ, send_op::COMPARE_SWAP, send_op::FETCH_ADD] {
+    for opcode in [send_op::READ, send_op::COMPARE_SWAP, send_op::FETCH_ADD, send_op::ATOMIC_WRITE] {
         let mut block = [0; 64];
         send_wqe::BLOCKS.set(&mut block, 1);
         send_wqe::OPCODE.set(&mut block, opcode.into());
@@ -307,6 +308,7 @@ fn unreliable_queue_pairs_have_no_reads_and_no_atomics(t: &mut Talk) {
         driver::Operation::Read(remote),
         driver::Operation::AtomicAdd { remote, add: 1 },
         driver::Operation::AtomicCas { remote, compare: 1, swap: 2 },
+        driver::Operation::AtomicWrite(remote),
     ] {
         assert!(connected.post().add(1, operation, Data::Sges(&sge), Flags::SIGNALED).is_err());
     }

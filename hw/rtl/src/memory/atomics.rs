@@ -19,6 +19,9 @@
 //! *Order.* A slot reads when all that landed before it is performed, and is retired when its own write is: then a READ behind it finds
 //! what it left. It is executed once: a repeated request is answered from its resource.
 //!
+//! *Atomic writes* are landing's, but that each waits here until all slots are free: what it writes is not lost to one that has read
+//! before, and no later one takes what a slot before it leaves.
+//!
 //! *Answers* to atomics of ours pass here for their bytes only, which come from the receive buffer and are turned.
 //!
 //! Cannot deadlock: it waits for the host to read and to perform writes, for landing's register, which the write channel empties, and
@@ -366,7 +369,8 @@ impl<const W: usize> Logic for Atomics<W> {
         match state {
             State::LookTake => {
                 let room = taken - retired != elab!(bits::<4>(self._slots.0 as u64));
-                if self.exchange.valid.val() && (room || ask.response || ask.void) {
+                let free = if ask.void { taken == retired } else { room };
+                if self.exchange.valid.val() && (free || ask.response) {
                     self.state.d.next = if ask.void { State::Give } else { State::Place };
                 } else {
                     self.state.d.next = State::LookIssue;

@@ -35,6 +35,7 @@ struct World {
     reads: Vec<(u64, u64, Option<u64>, u64)>,
     latency: u64,
     error_rate: f64,
+    puts_rate: f64,
     buf_pipe: [Option<usize>; READ_LATENCY],
     /// What is asked next: its data, whether it is offered, and what it is.
     asked: Option<(Exchange, bool, Option<Wanted>)>,
@@ -44,12 +45,13 @@ struct World {
     told: Option<u64>,
     results: u64,
     answers: u64,
+    puts: u64,
     reads_made: u64,
     writes_made: u64,
 }
 
 impl World {
-    fn new(seed: u64, latency: u64, error_rate: f64) -> Self {
+    fn new(seed: u64, latency: u64, error_rate: f64, puts_rate: f64) -> Self {
         let mut rng = verilate::rng(seed);
         let buffer = (0..4096).map(|_| rng.random()).collect();
         World {
@@ -64,6 +66,7 @@ impl World {
             reads: vec![],
             latency,
             error_rate,
+            puts_rate,
             buf_pipe: [None; READ_LATENCY],
             asked: None,
             wanted: VecDeque::new(),
@@ -72,6 +75,7 @@ impl World {
             told: None,
             results: 0,
             answers: 0,
+            puts: 0,
             reads_made: 0,
             writes_made: 0,
         }
@@ -81,10 +85,10 @@ impl World {
         (0..8).fold(0, |v, i| v << 8 | self.buffer[(at + i) % 4096] as u64)
     }
 
-    /// A request about one of `addresses`, an answer, or a step that its key does not allow.
+    /// A request about one of `addresses`, an answer, or an atomic write, which is void here, as a step is that its key does not allow.
     fn ask(&mut self, addresses: u64) {
         let mut e = Exchange {
-            void: self.rng.random_bool(0.05),
+            void: self.rng.random_bool(self.puts_rate),
             response: self.rng.random_bool(0.1),
             iova: bits(0x8000_1234_0000_0000 | self.rng.random_range(0..addresses) << 3),
             buf: bits(self.rng.random_range(8..4088)),
@@ -181,6 +185,15 @@ impl World {
         if m.bit("exchange.valid") && m.bit("exchange.ready") {
             assert!(!m.bit("store.valid"));
             let (e, _, wanted) = self.asked.take().unwrap();
+            if e.void && !e.response {
+                // Landing may write by itself now: nothing is under way, and what comes later finds it.
+                assert!(self.wanted.is_empty() && self.register.is_none(), "an atomic write beside an atomic");
+                let (address, value) = (e.iova.to_u64(), self.rng.random());
+                self.order.insert(address, value);
+                self.channel.push_back((address, value, now + self.latency));
+                self.issued += 1;
+                self.puts += 1;
+            }
             if e.response && !e.void {
                 let at = e.buf.to_u64() as usize + 4096 - e.offset.to_u64() as usize;
                 assert_eq!(m.get("stored"), self.word(at), "an answer");
@@ -244,7 +257,7 @@ fn in_any_mixture<const W: usize>(slots: usize) {
     for (seed, addresses) in [(1, 1), (2, 2), (3, 5), (4, 16), (5, 1 << 20)] {
         println!("seed {seed}: {addresses} addresses");
         m.reset();
-        let mut world = World::new(seed, [0, 30, 100][seed as usize % 3], 0.0);
+        let mut world = World::new(seed, [0, 30, 100][seed as usize % 3], 0.0, 0.05);
         let n = scale(600) as u64;
         for i in 0..n {
             let rate = if i % 100 < 50 { 1.0 } else { 0.05 };
@@ -260,7 +273,7 @@ fn in_any_mixture<const W: usize>(slots: usize) {
             world.cycle(&mut m, 0.0);
             assert!(m.cycle() - from < 5000, "it ends nothing");
         }
-        assert!(world.results > n / 2 && world.answers > n / 20);
+        assert!(world.results > n / 2 && world.answers > n / 20 && world.puts > n / 40);
         assert!(
             world.order.iter().all(|(at, v)| world.memory.get(at).unwrap_or(&0) == v),
             "memory as the order has it"
@@ -288,7 +301,7 @@ fn one_after_the_other_whatever_is_under_way() {
 fn a_refused_read_fails_alone() {
     let mut m = model::<64>(SLOTS);
     m.reset();
-    let mut world = World::new(9, 20, 0.2);
+    let mut world = World::new(9, 20, 0.2, 0.0);
     for _ in 0..scale(400) {
         // An address that was refused may hold anything but what was written to it.
         world.ask(1 << 30);
@@ -310,7 +323,7 @@ fn rate() {
     let mut m = model::<512>(SLOTS);
     for addresses in [1, 1 << 30] {
         m.reset();
-        let mut world = World::new(3, 140, 0.0);
+        let mut world = World::new(3, 140, 0.0, 0.0);
         let (n, from) = (200, m.cycle());
         let mut done = 0;
         while done < n {

@@ -43,6 +43,8 @@ struct Step {
     write: Bit,
     /// It is written here; a request that is an atomic is written when it has been executed, and a key that is invalidated is not.
     moves: Bit,
+    /// It waits for the atomics: to be executed, or, an atomic write, until none is under way.
+    exchanges: Bit,
     adds: Bit,
     buf: BufAddr,
     /// The key is that of a local WQE.
@@ -83,6 +85,7 @@ fn step_of(op: RxOp) -> Step {
         response: op.response,
         write: op.write,
         moves: op.write && !(atomic && !op.response) && !invalidates(op.need),
+        exchanges: op.write && (op.reply.atomic || op.reply.read),
         adds: op.adds,
         buf: op.buf,
         own: op.response || op.need == access::LOCAL_WRITE,
@@ -271,7 +274,7 @@ impl Logic for Landing {
         }
         self.soon.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply: op.reply };
         // Not that of an atomic, which may wait for long: who looks ahead would hold up the results of those before it.
-        let announces = (op.reply.read || op.reply.ack) && !op.reply.atomic;
+        let announces = (op.reply.read || op.reply.ack) && !op.exchanges;
         self.soon_valid.next = waits && op.last && announces && self.landed.ready.val();
 
         // Judge: one chunk at a time, or the step that moves nothing.
@@ -291,16 +294,16 @@ impl Logic for Landing {
         let atomic = op.reply.atomic;
         // Between two steps, while one waits for the atomics, which offer nothing while they take it, or behind one that passed while
         // they waited: they hold what they offer.
-        let open = !judging || atomic || yields;
+        let open = !judging || op.exchanges || yields;
         let theirs = self.store.valid.val() && open;
         self.store.ready.next = free && open;
         self.clear.next = free;
         let goes = !ends || self.landed.ready.val();
-        let exchanged = !atomic || self.exchange.ready.val();
+        let exchanged = !op.exchanges || self.exchange.ready.val();
         let act = present && goes && exchanged;
-        self.exchange.valid.next = present && goes && atomic;
+        self.exchange.valid.next = present && goes && op.exchanges;
         self.exchange.data.next = Exchange {
-            void: !opens,
+            void: !opens || !atomic,
             response: op.response,
             iova: chunk.iova,
             buf: op.buf,

@@ -250,9 +250,9 @@ impl Rules {
             for chunk in chunks(op.key.to_u64(), op.va.to_u64(), len).into_iter().filter(|_| op.write) {
                 let fresh = op.write && !flushed && fault == 0;
                 let good = fresh && chunk.cause == bits(0);
-                if op.write && atomic {
+                if op.write && (atomic || op.reply.read) {
                     self.exchanges.push(Exchange {
-                        void: !good,
+                        void: !good || !atomic,
                         response: op.response,
                         iova: chunk.iova,
                         buf: op.buf,

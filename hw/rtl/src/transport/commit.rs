@@ -9,7 +9,7 @@
 //! landed                                   take     (2 cycles per packet without a completion)
 //! ```
 //! A READ is handed on when the host has performed all writes before it: the memory that it reads is new. For an atomic that is
-//! seen to by `memory/atomics`, which is at work on it already.
+//! seen to by `memory/atomics`, which is at work on it already. An atomic write is a READ here, which waits for its own write, too.
 //!
 //! It waits for the completion queues and the performed writes (which wait for the write channel only), for `qp_state`'s intake, and for the
 //! response engine's intake, which has room for every reply and waits for nobody.
@@ -56,6 +56,9 @@ pub struct Commit {
     ticket: DFF<Bits<16>>,
     noted: Reg<Bit>,
     due: Reg<Bit>,
+    /// One of them is its own; the channel has that.
+    own: Reg<Bit>,
+    settled: Reg<Bit>,
     completion_q: DFF<Completion>,
     error_q: DFF<QpError>,
     go_q: DFF<ReplyGo>,
@@ -69,7 +72,7 @@ pub struct Commit {
 impl Logic for Commit {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, has_completion, has_error, has_go, clear, calm, noted, due, count_q);
+        regs!(self, clock, rst, has_completion, has_error, has_go, clear, calm, noted, due, own, settled, count_q);
         regs!(self, clock, rst, came, done, through_q);
         dff_setup!(self, clock, ticket, completion_q, error_q, go_q);
         let (c, e, g) = (self.has_completion.q.val(), self.has_error.q.val(), self.has_go.q.val());
@@ -81,14 +84,16 @@ impl Logic for Commit {
         self.clear.d.next = self.written.val() || if take { !landed.wrote } else { clear };
         let behind = clear && !c;
 
-        // The writes before a READ are those that the channel has when the READ is first here.
+        // The writes before a READ are those that the channel has when the READ is first here, or its own is there.
+        let own = self.own.q.val();
+        self.settled.d.next = g && clear;
         let (issued, performed) = (self.issued.val(), self.performed.val());
         self.calm.d.next = issued == performed;
-        self.noted.d.next = g;
+        self.noted.d.next = g && (!own || self.settled.q.val());
         if !self.noted.q.val() {
             self.ticket.d.next = issued;
         }
-        let due = self.calm.q.val() || self.due.q.val();
+        let due = self.calm.q.val() && !own || self.due.q.val();
         let reached = self.noted.q.val() && !(performed - self.ticket.q.val()).get_bit(15);
         self.due.d.next = g && (due || reached);
         let goes = behind && due;
@@ -142,6 +147,7 @@ impl Logic for Commit {
         let mut count: Bits<64> = 0.into();
         if take {
             self.due.d.next = !reply.read || reply.atomic;
+            self.own.d.next = reply.read && landed.wrote;
             self.has_completion.d.next = completion.valid && !flushed;
             self.has_error.d.next = (landed.fault || completion.cause.any()) && !flushed && !drops;
             self.has_go.d.next = (reply.ack || reply.read) && !flushed;
@@ -206,7 +212,11 @@ mod tests {
         steps: std::collections::VecDeque<(bool, bool)>,
         up: bool,
         waits: bool,
-        /// The reply at hand is a READ, before which so many writes were issued.
+        /// The channel has the packet's own write in the next cycle.
+        takes: bool,
+        counts_now: bool,
+        /// The reply at hand is a READ, or an atomic write; and before it so many writes were issued.
+        reads: bool,
         read: Option<u16>,
         issued: u16,
         performed: u16,
@@ -216,8 +226,14 @@ mod tests {
     impl Actor for Channel {
         fn drive(&mut self, m: &mut Model) {
             self.up = self.rng.random_bool(self.rate);
-            // Writes of others as well.
-            self.issued = self.issued.wrapping_add(u16::from(self.rng.random_bool(0.1)));
+            // Writes of others as well. The packet's own counts a cycle after it was taken.
+            if std::mem::replace(&mut self.counts_now, self.takes) {
+                self.issued = self.issued.wrapping_add(1);
+            } else if std::mem::take(&mut self.takes) {
+                self.read = self.reads.then_some(self.issued.wrapping_add(1));
+            } else {
+                self.issued = self.issued.wrapping_add(u16::from(self.rng.random_bool(0.1)));
+            }
             if self.performed != self.issued && self.rng.random_bool(0.3) {
                 self.performed = self.performed.wrapping_add(1);
             }
@@ -237,9 +253,10 @@ mod tests {
             if m.bit("landed.valid") && m.bit("landed.ready") {
                 let (wrote, read) = self.steps.pop_front().unwrap();
                 self.waits = wrote;
-                self.issued = self.issued.wrapping_add(wrote.into());
-                self.read = read.then_some(self.issued);
+                self.reads = read;
+                self.read = (read && !wrote).then_some(self.issued);
             }
+            self.takes = self.waits && self.up;
             self.waits &= !self.up;
         }
         fn done(&self) -> bool {
@@ -365,6 +382,9 @@ mod tests {
                 steps: Default::default(),
                 up: false,
                 waits: false,
+                takes: false,
+                counts_now: false,
+                reads: false,
                 read: None,
                 issued: 0xfff0,
                 performed: 0xfff0,
@@ -386,7 +406,7 @@ mod tests {
                 l.reply.read = !l.response && !l.reply.ack && rng.random_bool(0.5);
                 l.reply.again = !l.reply.ack && rng.random_bool(0.3);
                 l.passing = l.flushed && is_alone(l.reply) && !l.response && rng.random();
-                l.wrote = why == 0 && !l.reply.read && rng.random_bool(0.5);
+                l.wrote = why == 0 && rng.random_bool(if l.reply.read { 0.2 } else { 0.5 });
                 l.reply.psn = i.to_bits();
                 l.reply.msn = rng.random_range(0..3u64).to_bits();
                 l.reply.counted = rng.random();

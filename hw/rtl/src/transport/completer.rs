@@ -378,7 +378,7 @@ impl Logic for Completer {
             if f.whole {
                 new.message = end;
                 new.record = now.record + 1;
-                new.index = now.index + rec.blocks.cast::<16>();
+                new.index = now.index + blocks_of(rec).cast::<16>();
                 if f.is_read {
                     new.reads = now.reads + 1;
                 }
@@ -500,8 +500,8 @@ impl Logic for Completer {
                 cause: if fails { why } else { cause::NONE.to_bits() },
                 opcode: if unsent { fault.opcode } else { rec.opcode.cast::<8>() },
                 wqe_index: now.index,
-                blocks: if unsent { fault.blocks } else { rec.blocks },
-                length: rec.length,
+                blocks: if unsent { fault.blocks } else { blocks_of(rec) },
+                length: rec.length.replace_bit(3, rec.length.get_bit(3) || puts(rec)),
                 imm: 0.into(),
                 solicited: false,
                 vlan: 0.into(),
@@ -609,7 +609,8 @@ impl Logic for Completer {
                     now,
                     self.has.q.val(),
                     self.is_read.q.val(),
-                    rec.opcode != elab!(bits::<3>(send_op::READ as u64)),
+                    // The answer to a READ, or to an atomic write, is that of a READ.
+                    rec.opcode.get_bits::<2>(0).any(),
                     rec.length,
                     packets,
                     behind,
@@ -682,7 +683,9 @@ impl Logic for Completer {
             let has =
                 if look { row.record != sent.record || row.psn != sent.psn } else { now.record != self.sent_q.q.val() };
             self.has.d.next = has;
-            let reads = record.opcode.get_bit(2) && record.opcode != elab!(bits::<3>(send_op::SEND_INV as u64));
+            let reads = record.opcode.get_bit(2) && record.opcode != send_op::SEND_INV;
+            // An atomic write is answered like a READ of no bytes.
+            self.rec.d.next.length = record.length.replace_bit(3, record.length.get_bit(3) && !puts(record));
             self.is_read.d.next = has && reads;
             self.packets.d.next =
                 if attributes.raw { bits::<24>(1) } else { response_psns(record.length, attributes.mtu) };

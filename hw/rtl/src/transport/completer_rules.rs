@@ -457,6 +457,18 @@ pub fn facts_of(
     }
 }
 
+/// Blocks of its WQE.
+#[hdl_fn]
+pub fn blocks_of(record: Record) -> Bits<3> {
+    cat!(!record.blocks.any(), record.blocks)
+}
+
+/// It is an atomic write.
+#[hdl_fn]
+pub fn puts(record: Record) -> Bit {
+    record.opcode.get_bits::<2>(2).all()
+}
+
 /// A head: oldest record, and slot of the next READ.
 #[hdl_fn]
 pub fn head_of(row: Row) -> Bits<11> {

@@ -40,9 +40,12 @@ impl Message {
     fn atomic(&self) -> bool {
         [send_op::COMPARE_SWAP, send_op::FETCH_ADD].contains(&self.opcode)
     }
-    /// Its peer answers it with data.
+    fn puts(&self) -> bool {
+        self.opcode == send_op::ATOMIC_WRITE
+    }
+    /// Its peer answers it with data, or with a response of none.
     fn reads(&self) -> bool {
-        self.opcode == send_op::READ || self.atomic()
+        self.opcode == send_op::READ || self.puts() || self.atomic()
     }
 }
 
@@ -104,7 +107,7 @@ impl Reference {
     fn send(&mut self, opcode: u8, length: u64, signaled: bool) -> &mut Self {
         let packets = length.div_ceil(self.mtu).max(1);
         let index = self.messages.last().map_or(0, |m| m.index + m.blocks);
-        let blocks = 1 + self.messages.len() as u64 % 3;
+        let blocks = 1 + self.messages.len() as u64 % 4;
         let half = length / 2;
         let sges = vec![(0x1000, 0x11, half), (0x9000, 0x22, length - half)];
         let psn = self.sent;
@@ -325,7 +328,7 @@ impl Reference {
             };
             let at = (psn.wrapping_sub(r.psn) & M24) * self.mtu;
             let payload = m.payload.to_u64();
-            let left = r.length - at;
+            let left = if r.puts() { 0 } else { r.length - at };
             let final_one = (psn + 1) & M24 == (r.psn + r.packets) & M24;
             let ends = opcode == op::READ_RESPONSE_LAST || opcode == op::READ_RESPONSE_ONLY || atomic;
             let pad = (payload + m.pad.to_u64()).is_multiple_of(4);
@@ -473,7 +476,7 @@ impl Actor for Around {
             let r = qps.get(at as usize / 128);
             let s = r.and_then(|r| r.messages.get(at as usize % 128)).unwrap_or(&none);
             vec![bytes_of(Record {
-                blocks: s.blocks.to_bits(),
+                blocks: (s.blocks & 3).to_bits(),
                 opcode: (s.opcode as u64).to_bits(),
                 signaled: s.signaled,
                 length: s.length.to_bits(),

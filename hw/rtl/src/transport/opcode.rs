@@ -10,11 +10,13 @@ pub struct Kind {
     pub send: Bit,
     /// WRITE, with or without immediate.
     pub write: Bit,
-    /// READ request, or an atomic, which takes a READ resource as well.
+    /// READ request, or an atomic or atomic write, which take a READ resource as well.
     pub read: Bit,
     /// Atomic; it adds.
     pub atomic: Bit,
     pub adds: Bit,
+    /// Atomic write.
+    pub puts: Bit,
     /// FIRST or ONLY, or a READ request.
     pub opens: Bit,
     /// LAST or ONLY, or a READ request.
@@ -37,7 +39,8 @@ pub fn kind_of(opcode: Bits<8>) -> Kind {
     let write = low >= op::WRITE_FIRST && low <= op::WRITE_ONLY_IMM;
     let adds = low == op::FETCH_ADD;
     let atomic = low == op::COMPARE_SWAP || adds;
-    let read = low == op::READ_REQUEST || atomic;
+    let puts = low == op::ATOMIC_WRITE;
+    let read = low == op::READ_REQUEST || atomic || puts;
     let inv = low == op::SEND_LAST_INV || low == op::SEND_ONLY_INV;
     let send_only = low == op::SEND_ONLY || low == op::SEND_ONLY_IMM || low == op::SEND_ONLY_INV;
     let write_only = low == op::WRITE_ONLY || low == op::WRITE_ONLY_IMM;
@@ -49,6 +52,7 @@ pub fn kind_of(opcode: Bits<8>) -> Kind {
         read,
         atomic,
         adds,
+        puts,
         opens: low == op::SEND_FIRST || low == op::WRITE_FIRST || send_only || write_only || read,
         closes: send_last || write_last || send_only || write_only || read,
         imm: low == op::SEND_LAST_IMM

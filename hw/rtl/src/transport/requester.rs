@@ -526,7 +526,7 @@ impl<const N: usize> Logic for Requester<N> {
                 let asks = last || full || verdict.fills;
                 let ack = !packet.read && answers(context.attributes.kind) && asks;
                 // An atomic asks for its answer, as stock Soft-RoCE's does; it restarts no count.
-                self.ack.d.next = ack || wqe.atomic;
+                self.ack.d.next = ack || wqe.atomic || wqe.puts;
                 self.after.d.next = advanced(now, packet, wqe.blocks, ack);
                 self.opcode.d.next = opcode_of(wqe.opcode, context.attributes.kind, packet.first, packet.last);
                 self.spent.d.next = budget <= cost_of(packet.bytes);
@@ -624,8 +624,9 @@ impl<const N: usize> Logic for Requester<N> {
             }
             State::Recall2 => {
                 let old = self.recalled.val();
+                let blocks = wqe.blocks.get_bits::<2>(0);
                 self.differs.d.next =
-                    old.opcode.cast::<8>() != wqe.opcode || old.blocks != wqe.blocks || old.length != wqe.length;
+                    old.opcode.cast::<8>() != wqe.opcode || old.blocks != blocks || old.length != wqe.length;
                 self.unsure.d.next = false;
                 self.state.d.next = State::Find;
             }
@@ -764,8 +765,8 @@ impl<const N: usize> Logic for Requester<N> {
         self.record_we.next = begins && packet.opens_record;
         self.record_addr.next = cat!(24; bits::<5>(0), context.qpn, now.record);
         self.record.next = Record {
-            blocks: wqe.blocks,
-            opcode: wqe.opcode.get_bits::<3>(0),
+            blocks: wqe.blocks.get_bits::<2>(0),
+            opcode: wqe.opcode.get_bits::<4>(0),
             signaled: wqe.signaled,
             length: wqe.length,
         };

@@ -187,7 +187,7 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
         read,
         bytes: if wqe.atomic {
             elab!(bits::<14>(2 * ATOMIC_BYTES as u64))
-        } else if read {
+        } else if read && !wqe.puts {
             0.into()
         } else {
             bytes

@@ -51,9 +51,9 @@ impl Message {
     fn atomic(&self) -> bool {
         [send_op::COMPARE_SWAP, send_op::FETCH_ADD].contains(&self.opcode)
     }
-    /// Its peer answers it with data.
+    /// Its peer answers it with data, or with a response of none.
     fn reads(&self) -> bool {
-        self.opcode == send_op::READ || self.atomic()
+        self.opcode == send_op::READ || self.opcode == send_op::ATOMIC_WRITE || self.atomic()
     }
 }
 
@@ -339,8 +339,11 @@ impl Bench {
         assert!(m.bad.is_none() && !changed, "QP {q} sends {m:?}");
         let read = m.reads();
         let left = m.length - pair.offset;
+        let puts = m.opcode == send_op::ATOMIC_WRITE;
         let bytes = if m.atomic() {
             16
+        } else if puts {
+            8
         } else if read {
             0
         } else {
@@ -354,6 +357,7 @@ impl Bench {
         let opcode = match (first, last) {
             _ if m.opcode == send_op::COMPARE_SWAP => op::COMPARE_SWAP,
             _ if m.opcode == send_op::FETCH_ADD => op::FETCH_ADD,
+            _ if puts => op::ATOMIC_WRITE,
             _ if read => op::READ_REQUEST,
             (true, true) if inv => op::SEND_ONLY_INV,
             (false, true) if inv => op::SEND_LAST_INV,
@@ -434,7 +438,7 @@ impl Bench {
             self.seen[6] += (first && receives && pair.at >= limit) as u64;
         }
         assert!(ack || read || !(last && (m.signaled || again)), "QP {q} {m:?} asks for no ACK");
-        assert!(ack || !m.atomic(), "QP {q} {m:?} asks for no answer");
+        assert!(ack || !(m.atomic() || puts), "QP {q} {m:?} asks for no answer");
         pair.since_ack.0 += 1;
         pair.since_ack.1 += bytes;
         assert!(ack || read || pair.since_ack.0 < 32 && pair.since_ack.1 < 16 << 10, "QP {q} {:?}", pair.since_ack);
@@ -531,7 +535,14 @@ impl Bench {
         // A record stays for one cycle only: then the completer reads another one.
         let record = self.recalls[1].map(|at| self.records[&at]).unwrap_or_else(|| [rng.random(); 3]);
         for (field, value) in ["blocks", "opcode", "length"].into_iter().zip(record) {
-            m.set(&*format!("recalled.{field}"), value & if field == "length" { 0xffff_ffff } else { 7 });
+            let mask = if field == "length" {
+                0xffff_ffff
+            } else if field == "blocks" {
+                3
+            } else {
+                15
+            };
+            m.set(&*format!("recalled.{field}"), value & mask);
         }
         m.set("recall_ready", rng.random_bool(0.5) as u64);
         if let Some(q) = self.views[1] {
@@ -617,7 +628,7 @@ impl Bench {
             let message = &pair.messages[n];
             let field = |f: &str| m.get(&*format!("record.{f}"));
             assert_eq!(field("length"), message.length as u64, "QP {q} record {record}");
-            assert_eq!((field("blocks"), field("opcode")), (message.blocks as u64, message.opcode as u64));
+            assert_eq!((field("blocks"), field("opcode")), (message.blocks as u64 & 3, message.opcode as u64));
             assert_eq!(field("signaled"), message.signaled as u64);
             self.records.insert(address, ["blocks", "opcode", "length"].map(field));
             self.seen[2] += 1;

@@ -18,7 +18,9 @@ pub struct Wqe {
     pub is_inline: Bit,
     /// An atomic: the front of its payload, inline, is what it sends; the SGE behind that takes the answer.
     pub atomic: Bit,
-    /// It is one, or a READ.
+    /// An atomic write: its 8 bytes are inline.
+    pub puts: Bit,
+    /// It is one of these, or a READ.
     pub reads: Bit,
     pub blocks: Bits<3>,
     pub sges: Bits<3>,
@@ -90,7 +92,8 @@ pub fn piece_of(sges: Bits<512>, entry: Bits<2>, at: Bits<32>, want: Bits<14>) -
 pub fn wqe_of(block: Bits<512>) -> Wqe {
     let opcode = block.get_bits::<8>(elab!(send_wqe::OPCODE.lsb));
     let atomic = opcode == send_op::COMPARE_SWAP || opcode == send_op::FETCH_ADD;
-    let is_inline = block.get_bit(elab!(send_wqe::INLINE.lsb)) || atomic;
+    let puts = opcode == send_op::ATOMIC_WRITE;
+    let is_inline = block.get_bit(elab!(send_wqe::INLINE.lsb)) || atomic || puts;
     let blocks = block.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb));
     let length = block.get_bits::<32>(elab!(send_wqe::LENGTH.lsb));
     // Inline data fill the blocks from byte 32 on.
@@ -102,7 +105,8 @@ pub fn wqe_of(block: Bits<512>) -> Wqe {
         fence: block.get_bit(elab!(send_wqe::FENCE.lsb)),
         is_inline,
         atomic,
-        reads: opcode == send_op::READ || atomic,
+        puts,
+        reads: opcode == send_op::READ || atomic || puts,
         blocks,
         sges: block.get_bits::<3>(elab!(send_wqe::SGES.lsb)),
         imm: block.get_bits::<32>(elab!(send_wqe::IMM.lsb)),
@@ -140,14 +144,14 @@ pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     } else if kind == qp_type::UD {
         wqe.opcode <= send_op::SEND_IMM
     } else {
-        wqe.opcode <= send_op::FETCH_ADD && !(read && (kind == qp_type::UC || !max_reads.any()))
+        (wqe.opcode <= send_op::FETCH_ADD || wqe.puts) && !(read && (kind == qp_type::UC || !max_reads.any()))
             || wqe.opcode == send_op::SEND_INV && kind == qp_type::RC
     };
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
-    let holds = if wqe.is_inline { !read || wqe.atomic } else { wqe.sges <= 2 || blocks >= 2 };
+    let holds = if wqe.is_inline { !read || wqe.atomic || wqe.puts } else { wqe.sges <= 2 || blocks >= 2 };
     let whole = !raw || !wqe.tiny;
-    let right = !wqe.atomic || wqe.length == ATOMIC_BYTES as u64;
+    let right = !(wqe.atomic || wqe.puts) || wqe.length == ATOMIC_BYTES as u64;
     let fits = whole && right && if wqe.is_inline { wqe.fits } else { !(if raw { wqe.big } else { wqe.huge }) };
     if !known {
         bits::<8>(cause::WQE_OPCODE as u64)
@@ -166,7 +170,7 @@ pub fn status_of(why: Bits<8>) -> Bits<8> {
     if why == cause::WQE_LENGTH { bits::<8>(wc::LOC_LEN as u64) } else { bits::<8>(wc::LOC_QP_OP as u64) }
 }
 
-/// BTH opcode of a packet of a SEND, WRITE, READ or atomic of a QP of type `kind`.
+/// BTH opcode of a packet of a SEND, WRITE, READ, atomic or atomic write of a QP of type `kind`.
 #[hdl_fn]
 pub fn opcode_of(opcode: Bits<8>, kind: Bits<2>, first: Bit, last: Bit) -> Bits<8> {
     let write = opcode == send_op::WRITE || opcode == send_op::WRITE_IMM;
@@ -190,6 +194,8 @@ pub fn opcode_of(opcode: Bits<8>, kind: Bits<2>, first: Bit, last: Bit) -> Bits<
         bits::<8>(op::COMPARE_SWAP as u64)
     } else if opcode == send_op::FETCH_ADD {
         bits::<8>(op::FETCH_ADD as u64)
+    } else if opcode == send_op::ATOMIC_WRITE {
+        bits::<8>(op::ATOMIC_WRITE as u64)
     } else if write {
         place + bits::<8>(op::WRITE_FIRST as u64)
     } else {

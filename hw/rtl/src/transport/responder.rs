@@ -15,7 +15,7 @@
 //! in the receive buffer, and for its payload. So is the last packet of a SEND with invalidate: for its payload, and for the key.
 //!
 //! An atomic is a READ to most of this: it takes a READ resource, whose saved result answers it when it is repeated. Landing has it
-//! executed.
+//! executed. An atomic write is a READ of no bytes that writes as well.
 //!
 //! Order of the checks: state, type, peer, P_Key, PSN, opcode sequence, access, resources, length, receive length; the
 //! key is landing's. A packet that fails is dropped, answered, or ends the QP; `halted` in the row says that it has ended,
@@ -596,7 +596,8 @@ impl Logic for Responder {
             qpn: qp,
             generation: view.generation,
             response: false,
-            write: (facts.some || header || kills) && (raw || (executes && (kind.send || kind.write || kind.atomic))),
+            write: (facts.some || header || kills)
+                && (raw || (executes && (kind.send || kind.write || kind.atomic || kind.puts))),
             adds: kind.adds,
             key: if kills {
                 // As wire bytes.
@@ -742,6 +743,9 @@ impl Logic for Responder {
                 if open {
                     self.m.d.next = incoming;
                     self.m.d.next.qpn = qpn;
+                    // An atomic write reads nothing; that its length is 8 is noted beside.
+                    self.m.d.next.dma_len =
+                        incoming.dma_len.replace_bit(3, incoming.dma_len.get_bit(3) && !kind_of(incoming.opcode).puts);
                     self.facts.d.next = facts_of(incoming, elab!(bits::<24>(self._qps.0 as u64)));
                     self.kind.d.next = if incoming.raw { raw_kind() } else { kind_of(incoming.opcode) };
                 }

@@ -3,7 +3,7 @@
 use super::opcode::*;
 use crate::msg::*;
 use abi::{
-    queue::UD_HEADER,
+    queue::{ATOMIC_BYTES, UD_HEADER},
     status::cause,
     table::{access, qp_recv, qp_state, qp_type},
     wire::len,
@@ -85,8 +85,9 @@ pub struct Facts {
     pub padded: Bit,
     /// The message would have more than 2^31 bytes.
     pub long: Bit,
-    /// An atomic's address is a multiple of 8.
+    /// The address is a multiple of 8, as an atomic's must be; the lengths are 8, as those of an atomic write.
     pub straight: Bit,
+    pub word: Bit,
     /// The QP number names a QP, but for 0, which is not addressed.
     pub named: Bit,
 }
@@ -112,6 +113,7 @@ pub fn facts_of(m: RxMeta, qps: Bits<24>) -> Facts {
         over: cat!(5; beyond(n, 12), beyond(n, 11), beyond(n, 10), beyond(n, 9), beyond(n, 8)),
         padded: (n.get_bits::<2>(0) + m.pad) == 0,
         straight: !m.va.get_bits::<3>(0).any(),
+        word: n == ATOMIC_BYTES as u64 && m.dma_len == ATOMIC_BYTES as u64,
         long: m.dma_len.get_bit(31) && m.dma_len.get_bits::<31>(0).any(),
         named: m.qpn.any() && m.qpn < qps,
     }
@@ -146,7 +148,7 @@ pub struct Found {
     pub left: Bits<32>,
     /// Bytes of the message with this packet, and with the header area if it is UD's.
     pub done: Bits<33>,
-    /// WRITE, atomic: where this packet's bytes go.
+    /// WRITE, atomic, atomic write: where this packet's bytes go.
     pub va: Bits<64>,
     /// WRITE: under which key.
     pub rkey: Bits<32>,
@@ -231,8 +233,8 @@ pub fn find(
         kind.write && !kind.opens
     };
     let known = kind.send || kind.write || kind.read;
-    let allowed = (!kind.write || (attributes.access & access::REMOTE_WRITE as u64).any())
-        && (!kind.read || kind.atomic || (attributes.access & access::REMOTE_READ as u64).any())
+    let allowed = (!(kind.write || kind.puts) || (attributes.access & access::REMOTE_WRITE as u64).any())
+        && (!kind.read || kind.atomic || kind.puts || (attributes.access & access::REMOTE_READ as u64).any())
         && (!kind.atomic || (attributes.access & access::REMOTE_ATOMIC as u64).any());
     let outstanding = progress.reads - answered;
     let room = !kind.read || outstanding < attributes.max_reads.cast::<8>();
@@ -265,6 +267,8 @@ pub fn find(
             && message_ok
             && if kind.atomic {
                 facts.straight
+            } else if kind.puts {
+                facts.straight && facts.word
             } else if kind.read {
                 !facts.some
             } else {
@@ -286,7 +290,7 @@ pub fn find(
         done: before.cast::<33>() + payload.cast::<33>(),
         va: if kind.opens { m.va } else { message.va },
         rkey: if kind.opens { m.rkey } else { message.rkey },
-        span: if kind.opens && !kind.atomic { m.dma_len } else { payload },
+        span: if kind.opens && !kind.read { m.dma_len } else { payload },
     }
 }
 
@@ -326,6 +330,7 @@ pub fn raw_kind() -> Kind {
         read: false,
         atomic: false,
         adds: false,
+        puts: false,
         opens: true,
         closes: true,
         imm: false,

@@ -289,7 +289,10 @@ impl Reference {
         let is_send = p.opcode <= op::SEND_ONLY_IMM || inv;
         let is_write = (op::WRITE_FIRST..=op::WRITE_ONLY_IMM).contains(&p.opcode);
         let is_atomic = [op::COMPARE_SWAP, op::FETCH_ADD].contains(&p.opcode);
-        let is_read = p.opcode == op::READ_REQUEST || is_atomic;
+        let is_put = p.opcode == op::ATOMIC_WRITE;
+        let is_read = p.opcode == op::READ_REQUEST || is_atomic || is_put;
+        // What is read.
+        let wants = if is_put && p.dma_len == 8 { 0 } else { p.dma_len };
         if ahead != 0 {
             let mut op = self.op(p);
             if is_read {
@@ -298,7 +301,7 @@ impl Reference {
                     let gap = (p.psn.wrapping_sub(psn) & M24) * self.mtu;
                     let place = (gap == 0 || gap < len) && (atomic || p.va == va + gap);
                     let matches = place && p.rkey == rkey && atomic == is_atomic;
-                    if matches && p.dma_len == len - gap {
+                    if matches && wants == len - gap {
                         op.reply.read = true;
                         op.reply.again = true;
                         op.reply.psn = p.psn.to_bits();
@@ -326,9 +329,14 @@ impl Reference {
         if !(is_send || is_write || is_read) || !fits_sequence {
             return self.fail(p, cause::INVALID_REQUEST);
         }
-        if is_write && self.access & access::REMOTE_WRITE == 0
-            || is_read && self.access & if is_atomic { access::REMOTE_ATOMIC } else { access::REMOTE_READ } == 0
-        {
+        let need = if is_write || is_put {
+            access::REMOTE_WRITE
+        } else if is_atomic {
+            access::REMOTE_ATOMIC
+        } else {
+            access::REMOTE_READ
+        };
+        if !is_send && self.access & need == 0 {
             return self.fail(p, cause::QP_ACCESS);
         }
         let waiting = self.answered.map_or(0, |n| self.reads.len() as u64 - n);
@@ -346,6 +354,8 @@ impl Reference {
             && if is_atomic {
                 // That the operands are whole is ingress's business.
                 p.va.is_multiple_of(8)
+            } else if is_put {
+                p.va.is_multiple_of(8) && (p.payload, p.dma_len) == (8, 8)
             } else if is_read {
                 p.payload == 0
             } else if closes {
@@ -363,7 +373,7 @@ impl Reference {
             }
         } else {
             let mut op = self.op(p);
-            if (is_write || is_atomic) && p.payload > 0 {
+            if (is_write || is_atomic || is_put) && p.payload > 0 {
                 op.write = true;
                 op.key = rkey.to_bits();
                 op.va = va.to_bits();
@@ -373,7 +383,7 @@ impl Reference {
                 op.reply.atomic = is_atomic;
                 op.buf = p.buf.to_bits();
                 op.pd = self.pd.to_bits();
-                op.need = (if is_atomic { access::REMOTE_ATOMIC } else { access::REMOTE_WRITE } as u64).to_bits();
+                op.need = (need as u64).to_bits();
             }
             vec![op]
         };
@@ -396,8 +406,8 @@ impl Reference {
             last.reply.read = true;
             last.reply.psn = p.psn.to_bits();
             last.reply.slot = ((self.reads.len() & 15) as u64).to_bits();
-            self.reads.push((p.psn, p.va, p.rkey, p.dma_len, is_atomic));
-            self.psn = (self.psn + p.dma_len.div_ceil(self.mtu).max(1)) & M24;
+            self.reads.push((p.psn, p.va, p.rkey, wants, is_atomic));
+            self.psn = (self.psn + wants.div_ceil(self.mtu).max(1)) & M24;
         } else {
             if p.ack {
                 last.reply = self.ack(p, p.psn, 0x1f).reply;
@@ -797,12 +807,13 @@ fn next(r: &Reference, rng: &mut ChaCha8Rng) -> Packet {
                 3 => op::WRITE_ONLY + imm,
                 _ if r.kind == qp_type::UC => op::WRITE_ONLY,
                 4 => op::READ_REQUEST,
+                5 if rng.random_bool(0.3) => op::ATOMIC_WRITE,
                 _ => op::COMPARE_SWAP + imm,
             };
             p.payload = match p.opcode {
                 op::SEND_FIRST | op::WRITE_FIRST => r.mtu,
                 op::READ_REQUEST => 0,
-                op::COMPARE_SWAP | op::FETCH_ADD => 8,
+                op::COMPARE_SWAP | op::FETCH_ADD | op::ATOMIC_WRITE => 8,
                 _ => [0, 1, r.mtu, rng.random_range(0..=r.mtu)][rng.random_range(0..4)],
             };
             p.dma_len = match p.opcode {

@@ -119,6 +119,12 @@ pub fn atomic(opcode: u8, psn: u32, va: u64, rkey: u32, [operand, compare]: [u64
     Packet { opcode, psn, ack_req: true, payload, ..Packet::default() }
 }
 
+/// An atomic write of `data` to `va` under `rkey` (IBTA 1.5, 9.4.6). A [`respond`] without data answers it.
+pub fn atomic_write(psn: u32, va: u64, rkey: u32, data: [u8; 8]) -> Packet {
+    let reth = Some(Reth { va, rkey, len: 8 });
+    Packet { opcode: op::ATOMIC_WRITE, psn, ack_req: true, reth, payload: data.to_vec(), ..Packet::default() }
+}
+
 /// The answer to an atomic that found `value`.
 pub fn atomic_ack(psn: u32, msn: u32, value: u64) -> Packet {
     Packet { opcode: op::ATOMIC_ACK, payload: value.to_be_bytes().to_vec(), ..ack(psn, syndrome::ACK, msn) }

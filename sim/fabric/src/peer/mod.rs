@@ -8,7 +8,7 @@ mod packet;
 mod requester;
 mod responder;
 
-pub use message::{Operation, Request, ack, atomic, atomic_ack, respond};
+pub use message::{Operation, Request, ack, atomic, atomic_ack, atomic_write, respond};
 pub use packet::{Aeth, Deth, Envelope, Packet, Reth, class, extensions, icrc, op, syndrome};
 pub use requester::Requester;
 pub use responder::{Received, Responder};

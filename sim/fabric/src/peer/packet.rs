@@ -44,6 +44,7 @@ pub mod op {
     pub const FETCH_ADD: u8 = 20;
     pub const SEND_LAST_INV: u8 = 22;
     pub const SEND_ONLY_INV: u8 = 23;
+    pub const ATOMIC_WRITE: u8 = 29;
 }
 
 /// Upper bits of the opcodes of unreliable connections and datagrams, whose lower bits are those of [`op`].
@@ -169,7 +170,7 @@ pub fn extensions(opcode: u8) -> (bool, bool, bool) {
     use op::*;
     let opcode = if matches!(opcode & 0xe0, class::UC | class::UD) { opcode & 0x1f } else { opcode };
     (
-        matches!(opcode, WRITE_FIRST | WRITE_ONLY | WRITE_ONLY_IMM | READ_REQUEST),
+        matches!(opcode, WRITE_FIRST | WRITE_ONLY | WRITE_ONLY_IMM | READ_REQUEST | ATOMIC_WRITE),
         matches!(opcode, RESPONSE_FIRST | RESPONSE_LAST | RESPONSE_ONLY | ACK | ATOMIC_ACK),
         matches!(
             opcode,
@@ -476,7 +477,11 @@ mod tests {
     #[test]
     fn the_contract_has_the_same_extended_headers() {
         let datagrams = [op::SEND_ONLY, op::SEND_ONLY_IMM].map(|low| class::UD | low);
-        for opcode in (0..=op::ACK).chain((0..=op::WRITE_ONLY_IMM).map(|low| class::UC | low)).chain(datagrams) {
+        for opcode in (0..=op::ACK)
+            .chain([op::ATOMIC_WRITE])
+            .chain((0..=op::WRITE_ONLY_IMM).map(|low| class::UC | low))
+            .chain(datagrams)
+        {
             let info = abi::wire::op_info(opcode).expect("spoken");
             assert_eq!(extensions(opcode), (info.reth, info.aeth, info.imm), "{}", info.name);
             assert_eq!(opcode & 0xe0 == class::UD, info.deth, "{}", info.name);

@@ -22,9 +22,9 @@ fn random_responses_match_the_reference() {
             let mut reads = 0;
             for _ in 0..rng.random_range(0..100) {
                 use send_op::*;
-                let mut opcode =
-                    [SEND, WRITE, WRITE_IMM, READ, [COMPARE_SWAP, FETCH_ADD][reads % 2]][rng.random_range(0..5)];
-                if (READ..=FETCH_ADD).contains(&opcode) {
+                let mut opcode = [SEND, WRITE, WRITE_IMM, READ, [COMPARE_SWAP, FETCH_ADD, ATOMIC_WRITE][reads % 3]]
+                    [rng.random_range(0..5)];
+                if opcode >= READ {
                     reads += 1;
                     if reads > 16 {
                         opcode = send_op::SEND;
@@ -63,8 +63,9 @@ fn random_responses_match_the_reference() {
                         if let Some(s) = oldest.filter(|s| s.reads()) {
                             // The next response packet, rarely not; rarely the answer to something else.
                             let at = (r.psn.wrapping_sub(s.psn) & M24) * r.mtu;
-                            let n = (s.length - at).min(r.mtu);
-                            let opcode = match (at == 0, at + n == s.length) {
+                            let length = if s.puts() { 0 } else { s.length };
+                            let n = (length - at).min(r.mtu);
+                            let opcode = match (at == 0, at + n == length) {
                                 _ if s.atomic() != rng.random_bool(0.01) => op::ATOMIC_ACK,
                                 (true, true) => op::READ_RESPONSE_ONLY,
                                 (true, false) => op::READ_RESPONSE_FIRST,
@@ -193,6 +194,25 @@ fn the_answer_to_an_atomic_lands_behind_its_operands_and_completes_it() {
         rule(two, &[(wrong, end), (answer(100), "nothing")]);
     }
     rule(|r| _ = r.send(send_op::READ, 8, true), &[(answer(100), end)]);
+}
+
+#[test]
+fn an_atomic_write_is_answered_like_a_read_of_no_bytes() {
+    let two = |r: &mut Reference| {
+        r.send(send_op::ATOMIC_WRITE, 8, true).send(send_op::SEND, 10, true).send(send_op::ATOMIC_WRITE, 8, false);
+    };
+    let answer = |psn, n| data(op::READ_RESPONSE_ONLY, psn, n);
+    rule(two, &[(answer(100, 0), "cqe 0 status 0"), (answer(100, 0), "nothing"), (answer(102, 0), "cqe 1 status 0")]);
+    // A lost answer is asked for again; an ACK is none.
+    rule(two, &[(answer(102, 0), "back 100 at 0 of 0"), (answer(100, 0), "cqe 0 status 0")]);
+    rule(two, &[(ack(101), "back 100 at 0 of 0")]);
+    rule(two, &[(ack(100), "nothing")]);
+    let end = "cqe 0 status 7, end BAD_RESPONSE";
+    for wrong in
+        [answer(100, 8), answer(100, 4), data(op::ATOMIC_ACK, 100, 8), data(op::READ_RESPONSE_FIRST, 100, 1024)]
+    {
+        rule(two, &[(wrong, end), (answer(100, 0), "nothing")]);
+    }
 }
 
 #[test]

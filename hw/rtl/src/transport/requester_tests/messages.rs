@@ -32,13 +32,10 @@ impl Bench {
         }
         let rng = &mut self.rng;
         let pair = &self.pairs[q];
-        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 7][rng.random_range(0..11)];
-        let opcode = if (send_op::READ..=send_op::FETCH_ADD).contains(&opcode) && pair.max_reads == 0 {
-            send_op::WRITE
-        } else {
-            opcode
-        };
-        if [send_op::COMPARE_SWAP, send_op::FETCH_ADD].contains(&opcode) {
+        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 12][rng.random_range(0..12)];
+        let answered = (send_op::READ..=send_op::FETCH_ADD).contains(&opcode) || opcode == send_op::ATOMIC_WRITE;
+        let opcode = if answered && pair.max_reads == 0 { send_op::WRITE } else { opcode };
+        if [send_op::COMPARE_SWAP, send_op::FETCH_ADD, send_op::ATOMIC_WRITE].contains(&opcode) {
             return self.random_atomic(q, opcode);
         }
         let inlines = opcode != send_op::READ && rng.random_bool(0.3);
@@ -74,15 +71,16 @@ impl Bench {
         Message { inline_data, sges, length, ..self.random_head(q, opcode, blocks) }
     }
 
-    /// Its operands stand where the first SGE would.
+    /// Its operands stand where the first SGE would; so do the 8 bytes of an atomic write, which has no other.
     pub(super) fn random_atomic(&mut self, q: usize, opcode: u8) -> Message {
         let rng = &mut self.rng;
-        let mut operands = vec![0; 16];
+        let puts = opcode == send_op::ATOMIC_WRITE;
+        let mut operands = vec![0; if puts { 8 } else { 16 }];
         rng.fill_bytes(&mut operands);
         let blocks = rng.random_range(1..=2);
         Message {
             inline_data: Some(operands),
-            sges: vec![(0, 0, 0), (rng.random(), rng.random(), 8)],
+            sges: if puts { vec![] } else { vec![(0, 0, 0), (rng.random(), rng.random(), 8)] },
             length: 8,
             ..self.random_head(q, opcode, blocks)
         }
@@ -124,16 +122,19 @@ pub(super) fn sge_bytes(sges: &[(u64, u32, u32)]) -> [u8; 64] {
 
 /// The row's SGEs are the message's; those beyond its count are empty, whatever else they hold.
 pub(super) fn lands(row: &[u8], message: &Message) -> bool {
-    message.reads()
-        && (0..4).all(|i| {
-            let entry = &row[16 * i..16 * i + 16];
-            match message.sges.get(i) {
-                Some(s) if s.2 > 0 => {
-                    (sge::VA.get(entry), sge::LKEY.get(entry), sge::LENGTH.get(entry)) == (s.0, s.1 as u64, s.2 as u64)
+    // To an atomic write nothing comes back.
+    message.opcode == send_op::ATOMIC_WRITE
+        || message.reads()
+            && (0..4).all(|i| {
+                let entry = &row[16 * i..16 * i + 16];
+                match message.sges.get(i) {
+                    Some(s) if s.2 > 0 => {
+                        (sge::VA.get(entry), sge::LKEY.get(entry), sge::LENGTH.get(entry))
+                            == (s.0, s.1 as u64, s.2 as u64)
+                    }
+                    _ => sge::LENGTH.get(entry) == 0,
                 }
-                _ => sge::LENGTH.get(entry) == 0,
-            }
-        })
+            })
 }
 
 pub(super) fn send_wqe_head(wqe: &mut [u8; 256], m: &Message) {
@@ -174,8 +175,8 @@ pub(super) fn spoil(rng: &mut ChaCha8Rng, m: &mut Message, raw: bool) {
     match rng.random_range(0..6) {
         0 => (m.opcode, m.bad) = (rng.random_range(16..=255), Some(cause::WQE_OPCODE)),
         1 if m.inline_data.is_none() => (m.length, m.bad) = (m.length.wrapping_add(1), Some(cause::WQE_LENGTH)),
-        1 | 2 if m.atomic() => {
-            if rng.random() {
+        1 | 2 if m.atomic() || m.opcode == send_op::ATOMIC_WRITE => {
+            if rng.random() || !m.atomic() {
                 m.length = rng.random_range(9..100);
             } else {
                 m.sges[1].2 = [0, 4, 16][rng.random_range(0..3)];

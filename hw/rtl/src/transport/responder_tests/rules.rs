@@ -59,7 +59,7 @@ fn random_sequences(mut m: Model) {
                         0 | 1 => p.psn = (p.psn + rng.random_range(1..5)) & M24,
                         2 | 3 => p.psn = (p.psn.wrapping_sub(rng.random_range(1..5))) & M24,
                         4 => p.psn = (p.psn + (1 << 23)) & M24,
-                        5 => p.opcode = rng.random_range(0..0x1f),
+                        5 => p.opcode = rng.random_range(0..0x20),
                         6 => p.payload = rng.random_range(0..5000),
                         7 => p.dma_len += rng.random_range(1..3),
                         8 => p.pkey = [0, 0x7fff, 0x8001][rng.random_range(0..3)],
@@ -251,6 +251,43 @@ fn an_atomic_that_is_not_aligned_is_an_invalid_request() {
     for va in [0x5001, 0x5004, 0x500f] {
         rule(|_| (), &[(atomic(op::COMPARE_SWAP, 100, va), end), (write_only(100), "nothing")]);
     }
+}
+
+fn put(psn: u64, va: u64) -> Packet {
+    p(op::ATOMIC_WRITE, psn).payload(8).reth(va, 0x66, 8)
+}
+
+#[test]
+fn an_atomic_write_writes_and_is_answered_like_a_read_and_once() {
+    let done = |psn, slot| format!("write 5008 8 of 8 key 66, read slot {slot} psn {psn}");
+    rule(
+        |_| (),
+        &[
+            (put(100, 0x5008), &done(100, 0)),
+            (atomic(op::FETCH_ADD, 101, 0x5008), &done(101, 1)),
+            (put(102, 0x5008), &done(102, 2)),
+            (put(100, 0x5008), "read slot 0 psn 100 again"),
+            (put(102, 0x5008), "read slot 2 psn 102 again"),
+            (put(101, 0x5008), "nothing"),
+            (put(99, 0x5008), "nothing"),
+            (put(100, 0x5010), "nothing"),
+            (p(op::ATOMIC_WRITE, 100).payload(8).reth(0x5008, 0x67, 8), "nothing"),
+            (write_only(103), &format!("{WRITTEN}reply 1f psn 103 msn 4")),
+        ],
+    );
+}
+
+#[test]
+fn an_atomic_write_that_is_not_aligned_or_not_of_8_bytes_is_an_invalid_request() {
+    let end = "reply 61 psn 100 msn 0, end INVALID_REQUEST";
+    let of = |payload, dma_len| p(op::ATOMIC_WRITE, 100).payload(payload).reth(0x5008, 0x66, dma_len);
+    for bad in [put(100, 0x5001), put(100, 0x5004), of(8, 9), of(8, 0), of(4, 8), of(0, 0), of(12, 12), of(16, 8)] {
+        rule(|_| (), &[(bad, end), (write_only(100), "nothing")]);
+    }
+    let may = |access| move |r: &mut Reference| r.access = access;
+    rule(may(access::REMOTE_WRITE), &[(put(100, 0x5008), "write 5008 8 of 8 key 66, read slot 0 psn 100")]);
+    let rest = access::REMOTE_READ | access::REMOTE_ATOMIC;
+    rule(may(rest), &[(put(100, 0x5008), "reply 61 psn 100 msn 0, end QP_ACCESS")]);
 }
 
 #[test]
