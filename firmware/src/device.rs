@@ -100,6 +100,7 @@ impl Hardware for Device {
         write(mmio::CMD_CONSUMER, count);
     }
 
+    #[inline(never)]
     fn commit(&mut self, table: u8, index: u32, row: &[u32]) {
         for (i, word) in row.iter().enumerate() {
             write(mmio::ROW + 4 * i, *word);

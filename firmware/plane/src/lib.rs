@@ -16,6 +16,7 @@ mod owners;
 mod pairs;
 mod regions;
 mod ring;
+mod shared;
 mod transitions;
 pub mod words;
 
@@ -315,6 +316,10 @@ impl<'a> Plane<'a> {
             op::MODIFY_QP => self.modify_qp(hw, c, owner)?,
             op::QUERY_QP => self.query_qp(hw, number, owner, a)?,
             op::DESTROY_QP => self.destroy_qp(hw, number, owner)?,
+            op::CREATE_SRQ => put(a, answer::NUMBER, self.create_srq(hw, c, owner)?),
+            op::MODIFY_SRQ => self.modify_srq(hw, c, owner)?,
+            op::QUERY_SRQ => self.query_srq(hw, number, owner, a)?,
+            op::DESTROY_SRQ => self.destroy_srq(hw, number, owner)?,
             op::CREATE_AH => put(a, answer::NUMBER, self.create_ah(hw, c, owner)?),
             op::DESTROY_AH => self.destroy_ah(hw, number, owner)?,
             op::SET_GID | op::SET_PORT | op::SET_MULTICAST | op::SET_VFS if owner != 0 => {

@@ -10,7 +10,8 @@ impl Plane<'_> {
     /// Objects of a kind, and the holder of each.
     fn holder(&self, which: u8, i: usize) -> Option<u8> {
         match which {
-            kind::QP => self.qps.get(i).map(|o| o.holder),
+            kind::QP => self.qps.get(i).map(|o| o.holder - o.srq_holder()),
+            kind::SRQ => self.qps.get(i).map(|o| o.srq_holder()),
             kind::MR => self.keys.get(i).map(|o| o.holder),
             kind::CQ => self.cqs.items.get(i).map(|o| o.holder),
             kind::EQ => self.eqs.items.get(i).map(|o| o.holder),
@@ -21,7 +22,7 @@ impl Plane<'_> {
 
     pub(crate) fn list_owned(&self, c: &Block, owner: u8, a: &mut Block) -> Outcome {
         let which = get(c, list_owned::KIND) as u8;
-        check(which <= kind::AH, list_owned::KIND)?;
+        check(which <= kind::SRQ, list_owned::KIND)?;
         let (mut i, mut count) = (get(c, list_owned::FROM) as usize, 0);
         while let Some(holder) = self.holder(which, i) {
             if holder == owner + 1 {
@@ -38,13 +39,14 @@ impl Plane<'_> {
 
     pub(crate) fn reclaim(&mut self, hw: &mut impl Hardware, owner: u8, a: &mut Block) -> Outcome {
         let (mut count, mut left) = (0, false);
-        for which in [kind::QP, kind::AH, kind::MR, kind::CQ, kind::EQ, kind::PD] {
+        for which in [kind::QP, kind::SRQ, kind::AH, kind::MR, kind::CQ, kind::EQ, kind::PD] {
             let mut i = 0;
             while let Some(holder) = self.holder(which, i) {
                 if holder == owner + 1 {
                     let n = i as u32;
                     let done = match which {
                         kind::QP => self.destroy_qp(hw, n, owner),
+                        kind::SRQ => self.destroy_srq(hw, n, owner),
                         kind::AH => self.destroy_ah(hw, n, owner),
                         kind::MR => self.destroy_mr(hw, n, owner),
                         kind::CQ => self.destroy_cq(hw, n, owner),

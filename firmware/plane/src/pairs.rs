@@ -24,9 +24,9 @@ use crate::{
 };
 use abi::{
     Field,
-    cmd::{QKEY, attr, create_ah, create_qp, head, modify_qp as m, result},
+    cmd::{QKEY, attr, create_ah, create_qp, head, modify_qp as m, query_qp, result},
     queue::{MAX_RECV_LOG2, MAX_SGE, WQE_BLOCK, event},
-    table::{NOBODY, id, qp_address, qp_recv, qp_send, qp_state, qp_state_row, qp_type},
+    table::{NOBODY, id, qp_address, qp_recv, qp_recv_read, qp_send, qp_state, qp_state_row, qp_type},
 };
 
 /// The one P_Key of the port: full member of the default partition.
@@ -35,6 +35,8 @@ const PKEY: u32 = 0xffff;
 const HEADERS: u32 = 80;
 /// QP 0 is the raw queue, 1 the general service queue of IBTA; both are asked for by type.
 const QP_FIRST: u32 = 2;
+/// Kind of a shared receive queue, which has the place of a QP.
+pub(crate) const SRQ: u8 = 0xff;
 /// First word of a MODIFY_QP command that is kept.
 const FIRST: usize = m::MASK.lsb / 32;
 
@@ -45,26 +47,28 @@ const SEND_WORDS: usize = up_to(qp_send::INDEX);
 const RECV_WORDS: usize = up_to(qp_recv::SIP_HIGH);
 
 /// Words `FIRST..16` of MODIFY_QP; the mask names the attributes that have been set since RESET.
-type Attributes = [u32; 16 - FIRST];
+pub(crate) type Attributes = [u32; 16 - FIRST];
 
 /// A queue pair.
 #[derive(Clone, Copy)]
 pub struct Qp {
     /// Owner plus 1; 0: there is no such QP.
     pub(crate) holder: u8,
-    kind: u8,
-    pd: u8,
+    /// `qp_type`, or `SRQ`.
+    pub(crate) kind: u8,
+    pub(crate) pd: u8,
     /// Log2 of the send ring, and in the upper half of the receive ring.
-    logs: u8,
-    send_cqn: u8,
-    recv_cqn: u8,
+    pub(crate) logs: u8,
+    pub(crate) send_cqn: u8,
+    pub(crate) recv_cqn: u8,
     /// Its receives have one SGE.
-    one_sge: bool,
+    pub(crate) one_sge: bool,
     /// Left RESET since it was last brought there.
-    loaded: bool,
-    sq_base: [u32; 2],
-    rq_base: [u32; 2],
-    attributes: Attributes,
+    pub(crate) loaded: bool,
+    pub(crate) sq_base: [u32; 2],
+    /// Of a QP that takes its receives from a shared queue: twice its number plus 1, and whether LAST_WQE has been raised.
+    pub(crate) rq_base: [u32; 2],
+    pub(crate) attributes: Attributes,
 }
 
 impl Qp {
@@ -82,6 +86,21 @@ impl Qp {
         rq_base: [0; 2],
         attributes: [0; 16 - FIRST],
     };
+
+    /// Holder of a shared receive queue; 0: it is none.
+    pub(crate) fn srq_holder(&self) -> u8 {
+        if self.kind == SRQ { self.holder } else { 0 }
+    }
+
+    /// Of a shared receive queue: how many QPs take receives from it.
+    pub(crate) fn srq_users(&mut self) -> &mut u32 {
+        &mut self.sq_base[0]
+    }
+
+    /// The shared receive queue that it takes receives from. (A ring begins at a multiple of 64.)
+    fn srq(&self) -> Option<usize> {
+        (self.rq_base[0] & 1 != 0).then_some(self.rq_base[0] as usize >> 1)
+    }
 }
 
 /// An address handle.
@@ -127,7 +146,7 @@ fn lowest(bits: u32) -> u32 {
 
 /// What may load a queue in a row.
 #[derive(Clone, Copy, PartialEq)]
-enum Loads {
+pub(crate) enum Loads {
     /// Attributes only.
     Nothing,
     Psn,
@@ -148,13 +167,17 @@ impl Plane<'_> {
         for (base, log2) in [(create_qp::SQ_BASE, logs[0]), (create_qp::RQ_BASE, logs[1])] {
             check(ring_fits(get_wide(c, base), (WQE_BLOCK as u32) << log2, WQE_BLOCK as u32), base)?;
         }
+        let srq = if get(c, create_qp::SHARED) != 0 { Some(self.srq_of(c, kind, pd, owner)?) } else { None };
         let vacant = if kind == qp_type::RAW {
             Some(0).filter(|_| self.qps[0].holder == 0)
         } else {
-            self.qp_turn.find(QP_FIRST, self.limits.qps, |i| self.qps[i].holder == 0)
+            self.vacant_qp()
         };
         let number = vacant.ok_or(Refused::new(result::NO_ROOM, 0))?;
         self.qp_turn.take(number);
+        if let Some(n) = srq {
+            *self.qps[n].srq_users() += 1;
+        }
         self.pds.items[pd].refs += 1;
         self.cqs.items[send_cqn].refs += 1;
         self.cqs.items[recv_cqn].refs += 1;
@@ -168,14 +191,19 @@ impl Plane<'_> {
             recv_cqn: recv_cqn as u8,
             one_sge: sges == 1,
             sq_base: word(create_qp::SQ_BASE),
-            rq_base: word(create_qp::RQ_BASE),
+            rq_base: srq.map_or(word(create_qp::RQ_BASE), |n| [n as u32 * 2 + 1, 0]),
             ..Qp::NONE
         };
         Ok(number)
     }
 
+    /// A number for a QP or a shared receive queue.
+    pub(crate) fn vacant_qp(&self) -> Option<u32> {
+        self.qp_turn.find(QP_FIRST, self.limits.qps, |i| self.qps[i].holder == 0)
+    }
+
     fn find_qp(&self, number: u32, owner: u8) -> Outcome<usize> {
-        held(self.qps.get(number as usize).map_or(0, |q| q.holder), owner, head::NUMBER)?;
+        held(self.qps.get(number as usize).map_or(0, |q| q.holder - q.srq_holder()), owner, head::NUMBER)?;
         Ok(number as usize)
     }
 
@@ -362,6 +390,10 @@ impl Plane<'_> {
         if step.1 == qp_state::ERR {
             // The driver flushes what is left when this is answered: no completion of the device may come behind.
             hw.drain();
+            let qp = &mut self.qps[n];
+            if qp.srq().is_some() && core::mem::replace(&mut qp.rq_base[1], 1) == 0 && self.eqs.items[0].holder != 0 {
+                hw.event(0, event::LAST_WQE, n as u32, 0);
+            }
         }
     }
 
@@ -419,7 +451,8 @@ impl Plane<'_> {
         row
     }
 
-    fn recv_row(&self, n: usize, loads: Loads, owner: u32) -> [u32; RECV_WORDS] {
+    #[inline(never)]
+    pub(crate) fn recv_row(&self, n: usize, loads: Loads, owner: u32) -> [u32; RECV_WORDS] {
         let qp = &self.qps[n];
         let a = &qp.attributes;
         let mut row = [0; RECV_WORDS];
@@ -435,15 +468,23 @@ impl Plane<'_> {
         put(&mut row, qp_recv::MIN_RNR_TIMER, attribute(a, m::MIN_RNR_TIMER));
         put(&mut row, qp_recv::ONE_SGE, qp.one_sge as u32);
         put(&mut row, qp_recv::ACCESS, attribute(a, m::ACCESS));
-        put(&mut row, qp_recv::OWNER, owner);
-        row[qp_recv::BASE.lsb / 32..][..2].copy_from_slice(&qp.rq_base);
+        if let Some(srq) = qp.srq() {
+            // The queue of its own number has no ring, and takes no doorbells.
+            put(&mut row, qp_recv::SHARED, 1);
+            put(&mut row, qp_recv::QUEUE, srq as u32);
+            put(&mut row, qp_recv::OWNER, NOBODY as u32);
+        } else {
+            put(&mut row, qp_recv::OWNER, owner);
+            row[qp_recv::BASE.lsb / 32..][..2].copy_from_slice(&qp.rq_base);
+        }
         put(&mut row, qp_recv::PKEY, PKEY);
         row[qp_recv::SIP_LOW.lsb / 32..][..4].copy_from_slice(&a[DIP - FIRST..DIP - FIRST + 4]);
         row
     }
 
     /// Brings a QP to RESET: nothing of it is under way in the device, or will touch its rings, when this returns.
-    fn reset(&mut self, hw: &mut impl Hardware, n: usize) {
+    #[inline(never)]
+    pub(crate) fn reset(&mut self, hw: &mut impl Hardware, n: usize) {
         self.leave_gid(n);
         if self.qps[n].loaded {
             hw.commit(id::QP_STATE, n as u32, &state_row(qp_state::RESET));
@@ -463,6 +504,9 @@ impl Plane<'_> {
             hw.drain();
         }
         self.qps[n].loaded = false;
+        if self.qps[n].srq().is_some() {
+            self.qps[n].rq_base[1] = 0;
+        }
         self.qps[n].attributes = [0; 16 - FIRST];
     }
 
@@ -479,7 +523,9 @@ impl Plane<'_> {
                 hw.fetch(id::QP_SEND, number, &mut row);
                 set(a, m::SQ_PSN, get(&row, qp_send::PSN));
                 hw.fetch(id::QP_RECV, number, &mut row);
-                set(a, m::RQ_PSN, get(&row, qp_recv::PSN));
+                set(a, m::RQ_PSN, get(&row, qp_recv_read::PSN));
+                const { assert!(query_qp::TAKEN_INDEX.lsb == 32 && query_qp::TAKEN.lsb == 32 + 16) };
+                a[1] = row[0] >> qp_recv_read::TAKEN_INDEX.lsb & 0x1_ffff;
                 let before = now;
                 now = state(hw, n);
                 if now == before {
@@ -494,6 +540,9 @@ impl Plane<'_> {
     pub(crate) fn destroy_qp(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {
         let n = self.find_qp(number, owner)?;
         self.reset(hw, n);
+        if let Some(srq) = self.qps[n].srq() {
+            *self.qps[srq].srq_users() -= 1;
+        }
         let qp = &mut self.qps[n];
         qp.holder = 0;
         self.pds.items[qp.pd as usize].refs -= 1;
@@ -549,7 +598,7 @@ fn mtu(qp: &Qp) -> u32 {
     if qp.kind == qp_type::RAW { 5 } else { attribute(&qp.attributes, m::PATH_MTU) }
 }
 
-fn state_row(state: u8) -> [u32; 1] {
+pub(crate) fn state_row(state: u8) -> [u32; 1] {
     let mut row = [0];
     put(&mut row, qp_state_row::STATE, state as u32);
     row

@@ -29,7 +29,7 @@ fn impossible_fields_are_named() {
     let group = command(op::SET_MULTICAST).with(set_multicast::VALID, 1).with(set_multicast::MAC, 0xff3333);
     let cases: &[(Command, Field, u64, u8)] = &[
         (command(op::NOP), head::OWNER, 16, BAD_FIELD),
-        (command(op::NOP), head::OPCODE, 23, BAD_OPCODE),
+        (command(op::NOP), head::OPCODE, 27, BAD_OPCODE),
         (command(op::NOP), head::OPCODE, 255, BAD_OPCODE),
         (create_eq(), create_eq::LOG2_ENTRIES, 23, BAD_FIELD),
         (create_eq(), create_eq::VECTOR, 32, BAD_FIELD),
@@ -72,7 +72,7 @@ fn impossible_fields_are_named() {
         (group, set_multicast::INDEX, 16, BAD_FIELD),
         (group, set_multicast::MAC, 0x20, BAD_FIELD),
         (group, set_multicast::MAC, 0xffff_ffff_ffff, BAD_FIELD),
-        (command(op::LIST_OWNED), list_owned::KIND, 6, BAD_FIELD),
+        (command(op::LIST_OWNED), list_owned::KIND, 7, BAD_FIELD),
         (create_ah(), create_ah::PD, 1, NO_OBJECT),
         (create_ah(), m::GID, 1, NO_OBJECT),
         (create_ah(), m::GID, 255, NO_OBJECT),

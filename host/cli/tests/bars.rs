@@ -8,7 +8,7 @@ use std::process::Command;
 #[test]
 fn small_messages_meet_their_bars() {
     meet("64 B Write", 5);
-    meet("64 B Send, ", 2);
+    meet("64 B Send, ", 3);
     meet("64 B Read", 3);
 }
 

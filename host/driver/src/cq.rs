@@ -6,12 +6,13 @@ use crate::forgotten::Forgotten;
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::posted::Posted;
+use crate::srq::SrqHandle;
 use abi::bar::health;
 use abi::cmd::{create_cq, create_eq, head, op, resize_cq};
 use abi::queue::{cq_db, cqe, doorbell, eq_db, eqe, event, recv_op, send_op};
 use abi::status::{cause, wc};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Turns of a wait loop between looks at the device.
 const LOOK: u64 = 4096;
@@ -164,6 +165,7 @@ fn is_due(consumer: u32, told: u32, log2: u32) -> bool {
 
 impl Eq {
     /// The next event, if there is one (event queue 0 of a device gets those of the device itself); its entry is free again. Once QP_ERROR is returned, what is posted to that QP is flushed: see [`Cq::poll`].
+    /// LAST_WQE: what it has taken from its shared receive queue is complete, or is when it has been polled for.
     pub fn poll(&mut self) -> Option<Event> {
         let phase = (self.consumer >> self.log2 & 1) as u8 ^ 1;
         let at = (self.consumer & ((1 << self.log2) - 1)) as usize * eqe::BYTES;
@@ -174,7 +176,7 @@ impl Eq {
         }
         let get = |f: abi::Field| f.get(&e);
         let e = Event { kind: get(eqe::TYPE) as u8, number: get(eqe::NUMBER) as u32, value: get(eqe::DATA) as u32 };
-        if e.kind == event::QP_ERROR {
+        if matches!(e.kind, event::QP_ERROR | event::LAST_WQE) {
             self.handle.device.bury_if_failed(e.number);
         }
         Some(e)
@@ -219,16 +221,17 @@ pub(crate) struct CqHandle {
     rings: Mutex<Rings>,
     /// Free-running index of the next entry to be polled.
     consumer: AtomicU32,
-    forgotten: Forgotten,
+    /// With the shared queue whose receives they complete, if it is one.
+    forgotten: Forgotten<Weak<SrqHandle>>,
     _eq: Arc<EqHandle>,
 }
 
 impl CqHandle {
     /// A QP is destroyed, all its completions are in the ring: they are nobody's any more, for its number is used again.
-    pub(crate) fn forget(&self, qpn: u32) {
+    pub(crate) fn forget(&self, qpn: u32, srq: &Weak<SrqHandle>) {
         let consumer = || self.consumer.load(Ordering::Acquire);
         let rings = self.rings();
-        self.forgotten.add(qpn, rings.log2(), consumer, |index| rings.entry(index).is_some());
+        self.forgotten.add(qpn, srq.clone(), rings.log2(), consumer, |index| rings.entry(index).is_some());
     }
 
     fn rings(&self) -> std::sync::MutexGuard<'_, Rings> {
@@ -454,21 +457,31 @@ impl Cq {
         let (wr_id, failed) = {
             let qps = self.handle.device.qps();
             // In this order: a new QP of this number is there only when the old one is forgotten.
-            let qp = qps.get(qpn as usize)?.as_ref()?;
-            if self.handle.forgotten.has(qpn, at) {
+            let qp = qps.get(qpn as usize)?.as_ref();
+            if let Some(srq) = self.handle.forgotten.has(qpn, at) {
+                if let Some(srq) = srq.upgrade().filter(|_| !send) {
+                    srq.give_back(index);
+                }
                 return None;
             }
+            let qp = qp?;
             let lone = send && qp.lone_sends;
             if lone && status.is_err() {
                 // Before its slot is free: the device is told no more of what is posted.
                 self.handle.device.stop_sends(qp);
             }
-            let wr_id = if send { qp.send.complete(index) } else { qp.recv.complete(index) };
+            let wr_id = match &qp.sharing {
+                _ if send => Some(qp.send.complete(index)),
+                // The rest of a message that has failed is told of once more.
+                Some(sharing) => sharing.srq.complete(index),
+                None => Some(qp.recv.complete(index)),
+            };
             (wr_id, status.is_err() && !lone)
         };
         if failed {
             self.handle.device.bury(qpn);
         }
+        let wr_id = wr_id?;
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
         let imm = has_imm.then(|| (get(cqe::IMM) as u32).to_le_bytes());
         let invalidated = (opcode == recv_op::RECV_INV).then(|| (get(cqe::IMM) as u32).swap_bytes());

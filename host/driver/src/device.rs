@@ -10,7 +10,7 @@ use crate::memory::BusSpace;
 use crate::posted::Posted;
 use crate::reg;
 use crate::registers::Registers;
-use abi::cmd::{answer, attr, head, modify_qp, op, set_gid, set_multicast, set_port};
+use abi::cmd::{answer, attr, head, modify_qp, op, query_qp, set_gid, set_multicast, set_port};
 use abi::table::{GIDS, qp_state};
 use abi::{ABI_VERSION, bar, queue::doorbell};
 use std::net::IpAddr;
@@ -397,6 +397,11 @@ impl Device {
         let c = self.command(op::MODIFY_QP).with(head::NUMBER, qpn.into());
         let c = c.with(modify_qp::MASK, attr::STATE.into()).with(modify_qp::STATE, qp_state::ERR.into());
         let moved = self.execute(&c).map(drop);
+        if let Some(sharing) = &qp.sharing {
+            let query = self.execute(&self.command(op::QUERY_QP).with(head::NUMBER, qpn.into()));
+            let taken = query.ok().filter(|a| a.get(query_qp::TAKEN) == 1);
+            sharing.hold(taken.map(|a| a.get(query_qp::TAKEN_INDEX) as u16));
+        }
         self.0.buried.fetch_add(1, Ordering::Release);
         qp.bury();
         moved

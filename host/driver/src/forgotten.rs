@@ -14,22 +14,22 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// The destroyed QPs of one ring.
-pub(crate) struct Forgotten {
+/// The destroyed QPs of one ring, with what is to be known of each.
+pub(crate) struct Forgotten<T> {
     /// There are some.
     any: AtomicBool,
     /// QP number, and free-running index of the first entry that may be of a new QP with this number.
-    until: Mutex<Vec<(u32, u32)>>,
+    until: Mutex<Vec<(u32, u32, T)>>,
 }
 
-impl Forgotten {
+impl<T: Clone> Forgotten<T> {
     pub(crate) fn new() -> Self {
         Forgotten { any: AtomicBool::new(false), until: Mutex::new(Vec::new()) }
     }
 
     /// A QP is destroyed and all its completions are in the ring, of `1 << log2` entries: those from `consumer()` on for which
     /// `is_there` are nobody's any more. Others may poll the ring meanwhile.
-    pub(crate) fn add(&self, qpn: u32, log2: u32, consumer: impl Fn() -> u32, is_there: impl Fn(u32) -> bool) {
+    pub(crate) fn add(&self, qpn: u32, of: T, log2: u32, consumer: impl Fn() -> u32, is_there: impl Fn(u32) -> bool) {
         let start = consumer();
         let mut seen = 0u32;
         loop {
@@ -44,20 +44,20 @@ impl Forgotten {
             seen = polled;
         }
         let mut until = self.until.lock().unwrap_or_else(|e| e.into_inner());
-        until.push((qpn, start.wrapping_add(seen)));
+        until.push((qpn, start.wrapping_add(seen), of));
         self.any.store(true, Ordering::Release);
     }
 
     /// Whether entry `index`, of QP `qpn`, is nobody's. Its caller has polled all before it.
-    pub(crate) fn has(&self, qpn: u32, index: u32) -> bool {
+    pub(crate) fn has(&self, qpn: u32, index: u32) -> Option<T> {
         if !self.any.load(Ordering::Acquire) {
-            return false;
+            return None;
         }
         let mut until = self.until.lock().unwrap_or_else(|e| e.into_inner());
         // 2^31 entries are more than any ring holds.
-        until.retain(|(_, end)| (end.wrapping_sub(index) as i32) > 0);
+        until.retain(|(_, end, _)| (end.wrapping_sub(index) as i32) > 0);
         self.any.store(!until.is_empty(), Ordering::Release);
-        until.iter().any(|(n, _)| *n == qpn)
+        until.iter().find(|(n, ..)| *n == qpn).map(|(.., of)| of.clone())
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
     struct Ring {
         filled: AtomicU32,
         consumer: AtomicU32,
-        forgotten: Forgotten,
+        forgotten: Forgotten<()>,
     }
 
     impl Ring {
@@ -80,7 +80,7 @@ mod tests {
             (1..=2).contains(&filled.wrapping_sub(index))
         }
         fn forget(&self, qpn: u32) {
-            self.forgotten.add(qpn, 1, || self.consumer.load(Ordering::Acquire), |i| self.is_there(i));
+            self.forgotten.add(qpn, (), 1, || self.consumer.load(Ordering::Acquire), |i| self.is_there(i));
         }
     }
 
@@ -104,9 +104,9 @@ mod tests {
             poller.join().unwrap();
             // The old QP's second entry is nobody's. What the device wrote during the call may be taken for the old QP's only if it
             // came before the call ended: a new QP 7 is not there before.
-            assert!(ring.forgotten.has(7, 0));
-            assert!(!ring.forgotten.has(8, 0), "another QP's");
-            assert!(!ring.forgotten.has(7, 2), "a new QP's");
+            assert!(ring.forgotten.has(7, 0).is_some());
+            assert!(ring.forgotten.has(8, 0).is_none(), "another QP's");
+            assert!(ring.forgotten.has(7, 2).is_none(), "a new QP's");
             assert!(!ring.forgotten.any.load(Ordering::Relaxed), "nothing is kept once it is polled");
         });
     }

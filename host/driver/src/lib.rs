@@ -47,6 +47,7 @@ mod posted;
 pub mod qp;
 mod receive;
 pub mod registers;
+mod srq;
 #[cfg(test)]
 mod testing;
 
@@ -59,3 +60,4 @@ pub use neighbour::{Network, NetworkOptions};
 pub use post::{Data, Flags, Operation, Post};
 pub use qp::Qp;
 pub use receive::PostRecv;
+pub use srq::{MAX_SHARED_RECEIVES, PostShared, Srq, SrqInfo};

@@ -2,6 +2,7 @@
 //!
 //! A QP's owner is the only one who posts; whoever polls its completion queue is the only one who completes.
 
+use crate::srq::SrqHandle;
 use abi::table::qp_type;
 #[cfg(test)]
 use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
@@ -71,10 +72,40 @@ mod sends {
     pub const OWES: u8 = 2;
 }
 
+/// Of a QP that takes its receives from a shared queue.
+pub(crate) struct Sharing {
+    pub(crate) srq: std::sync::Arc<SrqHandle>,
+    /// Index of the receive that a message under way had when the QP was buried.
+    held: std::sync::Mutex<Option<u16>>,
+}
+
+impl Sharing {
+    pub(crate) fn new(srq: std::sync::Arc<SrqHandle>) -> Self {
+        Sharing { srq, held: Default::default() }
+    }
+
+    /// The QP is in ERR, with this receive taken.
+    pub(crate) fn hold(&self, index: Option<u16>) {
+        *self.held.lock().unwrap_or_else(|e| e.into_inner()) = index;
+    }
+
+    /// That receive, once.
+    pub(crate) fn take_held(&self) -> Option<u16> {
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).take()
+    }
+
+    /// Completes it, unless it has failed, and so is complete.
+    fn flush(&self) -> Option<u64> {
+        self.srq.complete(self.take_held()?)
+    }
+}
+
 /// What completion and event queues need of a QP.
 pub(crate) struct Posted {
     pub(crate) send: Slots,
     pub(crate) recv: Slots,
+    /// Where its receives are, if they are not its own.
+    pub(crate) sharing: Option<Sharing>,
     /// Numbers of the completion queues of its sends and of its receives.
     pub(crate) cqs: [u32; 2],
     /// It is in ERR, and all completions that the device has for it are in the rings: what is left is flushed.
@@ -88,11 +119,11 @@ pub(crate) struct Posted {
 
 impl Posted {
     /// Of a QP of type `kind` (`qp_type`) with rings of these sizes.
-    pub(crate) fn new(log2: [u32; 2], cqs: [u32; 2], kind: u8) -> Self {
+    pub(crate) fn new(log2: [u32; 2], cqs: [u32; 2], kind: u8, sharing: Option<Sharing>) -> Self {
         let lone_sends = matches!(kind, qp_type::UC | qp_type::UD);
         let (send, recv) = (Slots::new(log2[0]), Slots::new(log2[1]));
         let (sends, until) = (AtomicU8::new(sends::RUN), AtomicU16::new(0));
-        Posted { send, recv, cqs, buried: AtomicBool::new(false), lone_sends, sends, until }
+        Posted { send, recv, sharing, cqs, buried: AtomicBool::new(false), lone_sends, sends, until }
     }
 
     /// The device has completed a failed send, its last one: what else is posted is flushed. False if that is known.
@@ -160,7 +191,11 @@ impl Posted {
     pub(crate) fn flush(&self, cq: u32) -> Option<(u64, bool)> {
         let flush = |slots: &Slots, send: bool| slots.flush().map(|wr_id| (wr_id, send));
         let send = (self.cqs[0] == cq).then(|| flush(&self.send, true)).flatten();
-        send.or_else(|| (self.cqs[1] == cq).then(|| flush(&self.recv, false)).flatten())
+        let recv = || match &self.sharing {
+            Some(sharing) => sharing.flush().map(|wr_id| (wr_id, false)),
+            None => flush(&self.recv, false),
+        };
+        send.or_else(|| (self.cqs[1] == cq).then(recv).flatten())
     }
 }
 
@@ -192,7 +227,7 @@ mod tests {
     #[test]
     fn what_is_posted_once_a_stopped_queue_goes_on_is_not_flushed() {
         loom::model(|| {
-            let qp = Arc::new(Posted::new([2, 0], [0, 0], qp_type::UD));
+            let qp = Arc::new(Posted::new([2, 0], [0, 0], qp_type::UD, None));
             qp.send.post(1, 1);
             qp.send.post(2, 2);
             assert!(qp.stop_sends() && qp.has_stopped());

@@ -13,14 +13,15 @@ use crate::device::{Device, ip_words, mac_word};
 use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::mr::{Access, Pd, Sge};
-use crate::posted::Posted;
+use crate::posted::{Posted, Sharing};
+use crate::srq::SrqHandle;
 use abi::cmd::{QKEY, attr, create_qp, head, modify_qp, op};
 use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
 use std::marker::PhantomData;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// State of a QP, as a type.
 pub trait State {}
@@ -158,6 +159,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    /// An empty ring of `1 << log2` units, each of `unit` bytes; `doorbell` is told that it is number `qpn`'s.
+    pub(crate) fn new(memory: RingMemory, log2: u32, unit: usize, doorbell: Doorbell, qpn: u32) -> Self {
+        Ring { memory, log2, unit, producer: 0, doorbell, qpn }
+    }
+
     /// Writes units, which end no later than the ring, at the producer index and steps it.
     pub(crate) fn push(&mut self, units: &[u8]) {
         let at = (u32::from(self.producer) & ((1 << self.log2) - 1)) as usize * self.unit;
@@ -202,10 +208,11 @@ pub(crate) struct Body {
 impl Drop for Body {
     fn drop(&mut self) {
         let device = self.device.clone();
-        let _alone = device.numbers();
+        self.settle();
+        let alone = device.numbers();
         device.destroy(op::DESTROY_QP, self.qpn);
-        device.retire(self.qpn);
-        self.cqs.iter().for_each(|cq| cq.forget(self.qpn));
+        self.retire();
+        drop(alone);
     }
 }
 
@@ -229,30 +236,49 @@ pub struct QpInfo {
 impl Pd {
     /// Creates a reliable connected queue pair in RESET.
     pub fn create_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset>> {
-        self.create(qp_type::RC, send_cq, recv_cq, sizes)
+        self.create(qp_type::RC, send_cq, recv_cq, sizes, None)
     }
 
     /// Creates a queue pair of an unreliable connection in RESET.
     pub fn create_uc_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset, Uc>> {
-        self.create(qp_type::UC, send_cq, recv_cq, sizes)
+        self.create(qp_type::UC, send_cq, recv_cq, sizes, None)
     }
 
     /// Creates a queue pair for datagrams in RESET. Its receives begin with [`UD_HEADER`](abi::queue::UD_HEADER) bytes for the IP header.
     pub fn create_ud_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset, Ud>> {
-        self.create(qp_type::UD, send_cq, recv_cq, sizes)
+        self.create(qp_type::UD, send_cq, recv_cq, sizes, None)
     }
 
     /// Creates the raw queue pair, of which there is one, ready: its SENDs are whole Ethernet frames without FCS, of 14 to 9,216
     /// bytes, and complete when they have left; its receives get the frames that [`Device::set_port`] lets through.
     pub fn create_raw_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Rts>> {
-        let qp: Qp<Reset> = self.create(qp_type::RAW, send_cq, recv_cq, sizes)?;
+        let qp: Qp<Reset> = self.create(qp_type::RAW, send_cq, recv_cq, sizes, None)?;
         qp.modify(attr::PORT, qp_state::INIT, &[(modify_qp::PORT, 1)])?;
         qp.modify(0, qp_state::RTR, &[])?;
         qp.modify(0, qp_state::RTS, &[])?;
         Ok(qp.into_state())
     }
 
-    fn create<T: Transport>(&self, kind: u8, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Reset, T>> {
+    /// Creates a queue pair that takes its receives from a shared queue, in place of the least one of its own.
+    pub(crate) fn create_sharing<T: Transport>(
+        &self,
+        kind: u8,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        send_blocks: u32,
+        srq: &Arc<SrqHandle>,
+    ) -> Result<Qp<Reset, T>> {
+        self.create(kind, send_cq, recv_cq, QpSizes::new(send_blocks, 1).one_sge(), Some(srq))
+    }
+
+    fn create<T: Transport>(
+        &self,
+        kind: u8,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        sizes: QpSizes,
+        srq: Option<&Arc<SrqHandle>>,
+    ) -> Result<Qp<Reset, T>> {
         let device = &self.0.device;
         let log2 = |n: u32, most: u32, what: &str| match n {
             n if (1..=most).contains(&n) => Ok(n.next_power_of_two().ilog2()),
@@ -281,13 +307,15 @@ impl Pd {
             .with(create_qp::SEND_CQN, send_cq.number().into())
             .with(create_qp::RECV_CQN, recv_cq.number().into())
             .with(create_qp::SQ_BASE, send.iova())
-            .with(create_qp::RQ_BASE, recv.iova());
+            .with(create_qp::RQ_BASE, recv.iova())
+            .with(create_qp::SHARED, srq.is_some().into())
+            .with(create_qp::SRQN, srq.map_or(0, |s| s.number.into()));
         let _alone = device.numbers();
         let (qpn, _) = device.create(&c)?;
-        let shared = Arc::new(Posted::new([sq, rq], [send_cq.number(), recv_cq.number()], kind));
+        let sharing = srq.map(|s| Sharing::new(s.clone()));
+        let shared = Arc::new(Posted::new([sq, rq], [send_cq.number(), recv_cq.number()], kind, sharing));
         device.qps()[qpn as usize] = Some(shared.clone());
-        let ring =
-            |memory, log2, unit, at| Ring { memory, log2, unit, producer: 0, doorbell: device.doorbell(at), qpn };
+        let ring = |memory, log2, unit, at| Ring::new(memory, log2, unit, device.doorbell(at), qpn);
         Ok(Qp {
             body: Box::new(Body {
                 device: device.clone(),
@@ -346,13 +374,14 @@ impl<S: State, T: Transport> Qp<S, T> {
     /// completions that were not polled as well.
     pub fn reset(mut self) -> Result<Qp<Reset, T>> {
         let device = self.body.device.clone();
+        self.body.settle();
         let alone = device.numbers();
         self.modify(0, qp_state::RESET, &[])?;
         let body = &mut *self.body;
-        device.retire(body.qpn);
-        body.cqs.iter().for_each(|cq| cq.forget(body.qpn));
-        body.shared =
-            Arc::new(Posted::new([body.send.log2, body.recv.log2], body.cqs.each_ref().map(|cq| cq.number), body.kind));
+        body.retire();
+        let (log2, cqs) = ([body.send.log2, body.recv.log2], body.cqs.each_ref().map(|cq| cq.number));
+        let sharing = body.shared.sharing.as_ref().map(|s| Sharing::new(s.srq.clone()));
+        body.shared = Arc::new(Posted::new(log2, cqs, body.kind, sharing));
         device.qps()[body.qpn as usize] = Some(body.shared.clone());
         (body.send.producer, body.recv.producer) = (0, 0);
         drop(alone);
@@ -570,6 +599,28 @@ impl<T: Transport> Qp<Rts, T> {
 }
 
 impl Body {
+    /// Before it ends: what it has taken from a shared queue completes, and the receive of a message under way is known.
+    fn settle(&self) {
+        let query = || self.device.execute(&self.device.command(op::QUERY_QP).with(head::NUMBER, self.qpn.into()));
+        let in_reset = |a: crate::command::Answer| a.get(modify_qp::STATE) as u8 == qp_state::RESET;
+        if self.shared.sharing.is_some() && !query().is_ok_and(in_reset) {
+            self.device.bury(self.qpn);
+        }
+    }
+
+    /// It has ended: its completions are nobody's any more, and receives that it had from a shared queue go back.
+    fn retire(&self) {
+        let srq = self.shared.sharing.as_ref().map_or(Weak::new(), |s| Arc::downgrade(&s.srq));
+        // In this order: whoever polls a completion of it knows by one of the two what to do.
+        self.cqs.iter().for_each(|cq| cq.forget(self.qpn, &srq));
+        self.device.retire(self.qpn);
+        if let Some(s) = &self.shared.sharing
+            && let Some(index) = s.take_held()
+        {
+            s.srq.give_back(index);
+        }
+    }
+
     /// The device wants to know of sends: it is there, and has not stopped sending, after which their flushed slots would take
     /// the doorbell further than the queue is deep.
     pub(crate) fn hears(&self) -> bool {

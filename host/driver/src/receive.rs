@@ -28,6 +28,11 @@ impl PostRecv<'_> {
     pub fn add(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         let body = &mut *self.body;
         body.device.0.life.known()?;
+        if body.shared.sharing.is_some() {
+            return Err(
+                Error::new("a receive for a queue pair that takes those of a shared queue").hint("post it there")
+            );
+        }
         if sges.len() > body.receive_sges {
             let e = Error::new(format!("{} SGEs in a receive", sges.len()));
             return Err(e.hint(format!("at most {}, as the queue pair was made", body.receive_sges)));

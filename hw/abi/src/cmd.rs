@@ -49,7 +49,7 @@ numbers! {
         SET_PORT = 15;
         /// Finds an owner's objects.
         LIST_OWNED = 16;
-        /// Destroys all that an owner has, in the order QPs, AHs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
+        /// Destroys all that an owner has, in the order QPs, SRQs, AHs, MRs, CQs, EQs, PDs; `VALUE` is their number. An object that another
         /// owner's refers to stays: the result is then IN_USE.
         RECLAIM = 17;
         /// Sets or clears a multicast group that the raw queue hears. Owner 0's.
@@ -63,6 +63,14 @@ numbers! {
         RESIZE_CQ = 21;
         /// Asks for virtual functions. Owner 0's. There are none: every count but 0 is UNSUPPORTED.
         SET_VFS = 22;
+        /// Makes a shared receive queue. Its number is one that no QP has.
+        CREATE_SRQ = 23;
+        /// Sets the limit of a shared receive queue.
+        MODIFY_SRQ = 24;
+        /// How a shared receive queue stands.
+        QUERY_SRQ = 25;
+        /// Ends a shared receive queue that no QP takes receives from. When it is answered, the device touches the ring no more.
+        DESTROY_SRQ = 26;
     }
 }
 
@@ -75,6 +83,7 @@ numbers! {
         EQ = 3;
         PD = 4;
         AH = 5;
+        SRQ = 6;
     }
 }
 
@@ -250,6 +259,58 @@ layout! {
         SQ_BASE = 128, 64;
         /// Receive ring in host memory, aligned to 64.
         RQ_BASE = 192, 64;
+        /// Shared receive queue, of the same protection domain, that it takes receives from if `SHARED` says so.
+        SRQN = 256, 24;
+        /// It has no receive queue of its own, the ring of which must be possible all the same, with `RQ_SGES` 1. UNSUPPORTED but for
+        /// RC and UD.
+        SHARED = 280, 1;
+    }
+}
+
+layout! {
+    /// CREATE_SRQ.
+    pub mod create_srq: 64 {
+        /// Protection domain.
+        PD = 32, 16;
+        /// Log2 of the ring's blocks of four receives, 0 to [`MAX_RECV_LOG2`](crate::queue::MAX_RECV_LOG2). A ring must have twice as many
+        /// places as receives are outstanding, for holes (`queue::HOLE`).
+        LOG2 = 48, 4;
+        /// SGEs that a receive may have: all but 1 are UNSUPPORTED.
+        SGES = 52, 3;
+        /// Ring in host memory, aligned to 64.
+        BASE = 64, 64;
+    }
+}
+
+layout! {
+    /// MODIFY_SRQ.
+    pub mod modify_srq: 64 {
+        /// SRQ_LIMIT is raised when fewer places of the ring are posted and not taken, at once if they are: once. 0: not any more.
+        LIMIT = 64, 16;
+    }
+}
+
+layout! {
+    /// Answer of QUERY_SRQ.
+    pub mod query_srq: 64 {
+        /// As `answer`.
+        RESULT = 0, 8;
+        /// The limit; 0: not armed.
+        LIMIT = 64, 16;
+        /// Places of the ring that are posted and not taken, holes among them.
+        POSTED = 80, 16;
+    }
+}
+
+layout! {
+    /// Answer of QUERY_QP beside the fields of [`modify_qp`], if the QP takes its receives from a shared queue.
+    pub mod query_qp: 64 {
+        /// As `answer`.
+        RESULT = 0, 8;
+        /// Index of the receive that the message under way has taken.
+        TAKEN_INDEX = 32, 16;
+        /// There is such a message, or one that has failed, and then completed its receive.
+        TAKEN = 48, 1;
     }
 }
 

@@ -102,6 +102,9 @@ layout! {
     }
 }
 
+/// Length of an SGE that is no receive: in a shared receive queue it is passed over. (The upper two bits tell.)
+pub const HOLE: u32 = 3 << 30;
+
 numbers! {
     /// What a CQE completes, in [`cqe::OPCODE`]: the send opcode, or one of these.
     pub mod recv_op: u8 {
@@ -151,7 +154,8 @@ numbers! {
         COMPLETION = 1;
         /// A CQ ran over; number = CQN.
         CQ_ERROR = 2;
-        /// A QP went to ERR without a WQE to tell it; number = QPN, data = cause.
+        /// A QP went to ERR without a WQE to tell it; number = QPN, data = cause. Also of a shared receive queue, from which no
+        /// more is taken than is on chip.
         QP_ERROR = 3;
         /// A command finished; number = slot.
         COMMAND = 4;
@@ -165,6 +169,11 @@ numbers! {
         SQ_DRAINED = 8;
         /// A row of context is damaged (parity): number = row, data = table (`table::id`). The device acts on it no more.
         PARITY = 9;
+        /// Fewer receives than its limit are posted to a shared receive queue, which is not armed any more; number = SRQ.
+        SRQ_LIMIT = 10;
+        /// A QP in ERR takes no more receives from its shared receive queue: those that it took are complete, but for one that a
+        /// message under way has, which is the driver's to flush; number = QPN.
+        LAST_WQE = 11;
     }
 }
 

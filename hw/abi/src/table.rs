@@ -17,6 +17,7 @@ numbers! {
         GID = 8;
         PORT = 9;
         MULTICAST = 10;
+        SRQ = 11;
     }
 }
 
@@ -191,6 +192,10 @@ layout! {
         BASE = 128, 64;
         /// P_Key that packets must carry (lower 15 bits; bit 15 full member).
         PKEY = 192, 16;
+        /// Receives are taken from the queue of number `QUEUE`, a shared one, each a single SGE.
+        SHARED = 208, 1;
+        /// See `SHARED`.
+        QUEUE = 212, 12;
         /// Source IP that packets must come from, as `qp_address::DIP_LOW`. UD: the Q_Key that they must carry.
         SIP_LOW = 256, 64;
         /// Rest of the source IP.
@@ -201,6 +206,28 @@ layout! {
         CONSUMER = 464, 16;
         /// Reads only: SGEs on chip, free-running.
         FETCHED = 480, 16;
+    }
+}
+
+layout! {
+    /// What a read of a QP_RECV row gives.
+    pub mod qp_recv_read: 64 {
+        /// Index of the receive that the message under way has taken from a shared queue.
+        TAKEN_INDEX = 8, 16;
+        /// There is such a message.
+        TAKEN = 24, 1;
+        /// Expected PSN.
+        PSN = 48, 24;
+    }
+}
+
+layout! {
+    /// Limit of a receive queue, and how it stands.
+    pub mod srq: 64 {
+        /// SRQ_LIMIT is raised when fewer SGEs are posted and not taken, once; 0: never. 0 again when it was. `qp_recv::LOAD` clears it.
+        LIMIT = 0, 16;
+        /// Reads only: SGEs that are posted and not taken.
+        POSTED = 16, 16;
     }
 }
 

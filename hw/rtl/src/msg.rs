@@ -103,6 +103,8 @@ pub struct Completion {
     pub vlan: Bits<16>,
     /// Source QPN (UD).
     pub src_qpn: Bits<24>,
+    /// Of a receive that was taken from a shared queue: it is told of in any case, for its queue goes on.
+    pub shared: Bit,
 }
 
 /// What the responder owes its peer once the packet has landed.
@@ -442,6 +444,8 @@ pub struct QpError {
     pub event: Bit,
     /// The send queue alone fails: to SQE, not to ERR.
     pub send_only: Bit,
+    /// No error: SRQ_LIMIT of the shared receive queue of this number.
+    pub limit: Bit,
 }
 
 /// An event for an event queue. Sink: queue/event.

@@ -8,7 +8,7 @@ mod solo;
 pub use crate::core::{SetupError, core_clock, core_model, core_verilog};
 pub use crate::solo::Solo;
 use driver::qp::{Init, Path, QpSizes, Rts, SendOptions};
-use driver::{Access, Cq, Device, Eq, Gid, Network, NetworkOptions, OpenOptions, Pd, Port, Qp, Result};
+use driver::{Access, Cq, Device, Eq, Gid, Network, NetworkOptions, OpenOptions, Pd, Port, Qp, Result, Srq};
 use fabric::{Fabric, Shared, SimFunction};
 use nic::{Fs, LinkRate, NS, Nic, NicOptions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -227,8 +227,16 @@ impl Testbed {
 
     /// Creates and connects `count` pairs of QPs, on both hosts at the same time.
     pub fn connect_many(&self, c: &Connect, count: usize) -> Result<Vec<Pair>> {
-        let make = |h: &Host| (0..count).map(|_| create(h, c)).collect::<Result<Vec<_>>>();
-        let made = both(&self.fabric, self.hosts.each_ref().map(|h| || make(h)))?;
+        self.connect_sharing(c, count, None)
+    }
+
+    /// The same; those of host 1 take their receives from a shared queue of its.
+    pub fn connect_sharing(&self, c: &Connect, count: usize, srq: Option<&Srq>) -> Result<Vec<Pair>> {
+        let make = |i: usize| {
+            let srq = srq.filter(|_| i == 1);
+            (0..count).map(|_| create(&self.hosts[i], c, srq)).collect::<Result<Vec<_>>>()
+        };
+        let made = both(&self.fabric, [0, 1].map(|i| move || make(i)))?;
         let qpns = made.each_ref().map(|ends| ends.iter().map(|(qp, _)| qp.qpn()).collect::<Vec<_>>());
         let connect = &|made: Vec<(Qp<Init>, Cq)>, peer: Gid, qpns: &[u32]| -> Result<Vec<End>> {
             made.into_iter().zip(qpns).map(|((qp, cq), qpn)| Ok(End { qp: ready(qp, peer, *qpn, c)?, cq })).collect()
@@ -243,14 +251,14 @@ impl Testbed {
     /// Creates and connects a pair of QPs on the hosts with these numbers, which may be one and the same.
     pub fn connect_hosts(&self, hosts: [usize; 2], c: &Connect) -> Result<Pair> {
         let [a, b] = hosts.map(|h| self.peer(h));
-        let [(qa, ca), (qb, cb)] = [create(&self.hosts[hosts[0]], c)?, create(&self.hosts[hosts[1]], c)?];
+        let [(qa, ca), (qb, cb)] = [create(&self.hosts[hosts[0]], c, None)?, create(&self.hosts[hosts[1]], c, None)?];
         let (na, nb) = (qa.qpn(), qb.qpn());
         Ok(Pair { a: End { qp: ready(qa, b, nb, c)?, cq: ca }, b: End { qp: ready(qb, a, na, c)?, cq: cb } })
     }
 
     /// Creates a QP that is connected with itself.
     pub fn connect_to_itself(&self, host: usize, c: &Connect) -> Result<End> {
-        let (qp, cq) = create(&self.hosts[host], c)?;
+        let (qp, cq) = create(&self.hosts[host], c, None)?;
         let qpn = qp.qpn();
         Ok(End { qp: ready(qp, self.peer(host), qpn, c)?, cq })
     }
@@ -264,9 +272,13 @@ fn both<T: Send>(fabric: &Shared, programs: [impl FnOnce() -> Result<T> + Send; 
 }
 
 /// A QP with a completion queue.
-fn create(h: &Host, c: &Connect) -> Result<(Qp<Init>, Cq)> {
+fn create(h: &Host, c: &Connect, srq: Option<&Srq>) -> Result<(Qp<Init>, Cq)> {
     let cq = h.device.create_cq(c.cq_entries, &h.eq)?;
-    Ok((h.pd.create_qp(&cq, &cq, c.sizes)?.init(c.access)?, cq))
+    let qp = match srq {
+        Some(srq) => srq.create_qp(&cq, &cq, c.sizes.send_blocks)?,
+        None => h.pd.create_qp(&cq, &cq, c.sizes)?,
+    };
+    Ok((qp.init(c.access)?, cq))
 }
 
 /// Connects a QP with QP `qpn` of host `peer`.

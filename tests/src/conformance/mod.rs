@@ -12,6 +12,7 @@ pub mod replay;
 pub mod replay_alone;
 mod requester;
 mod responder;
+mod shared;
 pub mod talk;
 mod unreliable;
 
@@ -71,6 +72,7 @@ pub const TABLES: &[Table] = &[
     Table { module: "reads", role: "The NIC as requester of READs", rows: reads::ROWS },
     Table { module: "unreliable", role: "Datagrams and unreliable connections", rows: unreliable::ROWS },
     Table { module: "atomics", role: "The NIC as either, of atomics", rows: atomics::ROWS },
+    Table { module: "shared", role: "The NIC as responder, with a shared receive queue", rows: shared::ROWS },
     Table { module: "keys", role: "Keys that come and go", rows: keys::ROWS },
     Table { module: "atomic_writes", role: "The NIC as either, of atomic writes", rows: atomic_writes::ROWS },
 ];

@@ -120,7 +120,7 @@ fn half_of_the_psns_are_behind(t: &mut Talk) {
     t.nic(ack(0, SEQUENCE, 0));
 }
 
-fn a_duplicate_is_acknowledged_and_not_executed(t: &mut Talk) {
+pub(super) fn a_duplicate_is_acknowledged_and_not_executed(t: &mut Talk) {
     let at = t.receive(100);
     t.receive(100);
     let (send, write) = (t.only(0, Request::send(data(70))), t.only(1, t.write(20, 100)));
@@ -297,7 +297,7 @@ fn payloads_of_odd_lengths(t: &mut Talk) {
     }
 }
 
-fn without_a_receive_rnr(t: &mut Talk) {
+pub(super) fn without_a_receive_rnr(t: &mut Talk) {
     let send = t.cut(0, Request::send(data(300)));
     let rnr = ack(0, syndrome::RNR | t.terms.rnr_timer, 0);
     t.peer_all(send.clone());
@@ -325,7 +325,7 @@ fn rnr_codes(t: &mut Talk) {
     }
 }
 
-fn a_send_fills_its_receive(t: &mut Talk) {
+pub(super) fn a_send_fills_its_receive(t: &mut Talk) {
     let mut psn = 0;
     for (i, (len, room)) in
         [(0, 0), (0, 9), (7, 7), (255, 256), (256, 256), (257, 257), (900, 1000)].into_iter().enumerate()
@@ -341,7 +341,7 @@ fn a_send_fills_its_receive(t: &mut Talk) {
     }
 }
 
-fn a_write_with_immediate_takes_a_receive(t: &mut Talk) {
+pub(super) fn a_write_with_immediate_takes_a_receive(t: &mut Talk) {
     let mut psn = 0;
     for (i, len) in [0, 1, 256, 600].into_iter().enumerate() {
         t.receive(16);
@@ -356,7 +356,7 @@ fn a_write_with_immediate_takes_a_receive(t: &mut Talk) {
     }
 }
 
-fn a_write_with_immediate_without_a_receive(t: &mut Talk) {
+pub(super) fn a_write_with_immediate_without_a_receive(t: &mut Talk) {
     let packets = t.cut(0, t.write(0, 600).imm([1; 4]));
     t.peer_all(packets.clone());
     t.nic(ack(2, syndrome::RNR | t.terms.rnr_timer, 0));

@@ -5,7 +5,7 @@ use abi::queue::event;
 use abi::status::{counter, wc};
 use abi::table::qp_state;
 use driver::qp::{Path, QpSizes, Rts, SendOptions};
-use driver::{Access, Completion, Cq, Data, Flags, Mr, Qp};
+use driver::{Access, Completion, Cq, Data, Flags, Mr, Qp, Srq};
 use fabric::peer::{self, Operation, Packet, Peer, Request, ack, behind, op, syndrome};
 use std::collections::BTreeMap;
 use testbed::Solo;
@@ -28,6 +28,8 @@ pub struct Terms {
     pub source_port: u16,
     /// How the NIC sends.
     pub send: SendOptions,
+    /// It takes its receives from a shared queue.
+    pub shared: bool,
 }
 
 impl Terms {
@@ -41,6 +43,7 @@ impl Terms {
         traffic_class: 0x6a,
         source_port: 0xd00d,
         send: SendOptions { psn: 0, timeout: 14, retry_count: 7, rnr_retry: 7, max_reads: 16 },
+        shared: false,
     };
 }
 
@@ -51,7 +54,7 @@ pub const LEN: usize = 40_000;
 /// What scripts have the driver send, receive and read lies from here on; before it is what the peer names.
 const OWN: usize = 20_000;
 /// A receive's number is this and more.
-const RECEIVE: u64 = 1000;
+pub const RECEIVE: u64 = 1000;
 /// Nobody says anything for so long, in cycles, when there is nothing to be said; and so long it may take when there is.
 const SILENCE: u64 = 800;
 const PATIENCE: u64 = 400_000;
@@ -68,6 +71,8 @@ pub struct Talk<'a> {
     pub qp: Qp<Rts>,
     /// Its completions.
     pub cq: Cq,
+    /// Where its receives are, if not in its own queue.
+    pub srq: Option<Srq>,
     /// What they agreed on.
     pub terms: Terms,
     /// Its memory, and what must be in there.
@@ -134,7 +139,12 @@ impl<'a> Talk<'a> {
         let cq = h.device.create_cq(64, &h.eq).unwrap();
         let sizes = QpSizes::new(64, 16);
         let path = path(solo, &terms);
-        let qp = h.pd.create_qp(&cq, &cq, sizes).unwrap().init(terms.access).unwrap().rtr(&path).unwrap();
+        let srq = terms.shared.then(|| h.pd.create_srq(sizes.receives).unwrap());
+        let qp = match &srq {
+            Some(srq) => srq.create_qp(&cq, &cq, sizes.send_blocks),
+            None => h.pd.create_qp(&cq, &cq, sizes),
+        };
+        let qp = qp.unwrap().init(terms.access).unwrap().rtr(&path).unwrap();
         let qp = qp.rts(&SendOptions { psn: terms.psn, ..terms.send }).unwrap();
         let image: Vec<u8> = (0..LEN).map(noise(11)).collect();
         let memory = h.pd.alloc(LEN, Access::all()).unwrap();
@@ -143,6 +153,7 @@ impl<'a> Talk<'a> {
             peer: solo.peer(),
             qp,
             cq,
+            srq,
             terms,
             memory,
             image,
@@ -371,7 +382,12 @@ impl<'a> Talk<'a> {
     /// The driver posts a receive, of which the NIC soon knows; returns its place.
     pub fn receive(&mut self, len: usize) -> usize {
         let at = self.place(len);
-        self.qp.post_recv(RECEIVE + self.receives, &[self.memory.sge(at, len)]).unwrap();
+        let (wr_id, sges) = (RECEIVE + self.receives, [self.memory.sge(at, len)]);
+        match &self.srq {
+            Some(srq) => srq.post_recv(wr_id, &sges),
+            None => self.qp.post_recv(wr_id, &sges),
+        }
+        .unwrap();
         self.receives += 1;
         self.pass(DOORBELL);
         at
@@ -403,7 +419,8 @@ impl<'a> Talk<'a> {
         at
     }
 
-    fn completion(&mut self, want: &str) -> Completion {
+    /// The next completion, which is `want`.
+    pub fn completion(&mut self, want: &str) -> Completion {
         let end = self.cycle() + PATIENCE;
         loop {
             if let Some(c) = self.cq.poll().next() {

@@ -5,6 +5,7 @@ use super::measure::Ask::{AtLeast, AtMost};
 use super::measure::Bench;
 use super::{Figure, Run, latency};
 use crate::report::payload_limit;
+use abi::status::counter;
 use anyhow::{Result, ensure};
 use driver::qp::QpSizes;
 use driver::{Access, Translation};
@@ -70,6 +71,17 @@ impl Bench {
         self.mmsg("64 B Send, one QP", 1, small(Kind::Send, 4096), 20.0, Some(77.2))?;
         // A requester sends more SENDs than a responder takes, and the receiving NIC drops what finds no room: some are sent again.
         self.mmsg("64 B Send, 64 QPs", 64, small(Kind::Send, 512), 20.0, Some(77.2))?;
+        self.measure("64 B Send, 64 QPs, one SRQ", "Mmsg/s", AtLeast(20.0, Some(77.2)), |setup| {
+            let bed = Testbed::new(setup)?;
+            let load = small(Kind::Send, 512);
+            let srq = bed.hosts[1].pd.create_srq((64 * load.depth) as u32)?;
+            let buffers = Buffers::new(&bed, load.len)?.sharing(&srq);
+            let connect = Connect { sizes: QpSizes::new(512, 256), ..Connect::default() };
+            let reached = run(&bed, &mut bed.connect_sharing(&connect, 64, Some(&srq))?, &buffers, &load)?;
+            let missed = bed.hosts[1].device.counter(counter::RX_RNR);
+            ensure!(missed == 0, "{missed} RNR NAKs while receives were posted");
+            Ok(reached.rate())
+        })?;
         let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
         self.mmsg("64 B Read, one QP, 16 outstanding", 1, read(2048), 9.0, None)?;
         self.mmsg("64 B Read, 16 QPs", 16, read(4096), 30.0, None)

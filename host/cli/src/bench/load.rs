@@ -2,7 +2,7 @@
 
 use super::Run;
 use anyhow::{Context, Result};
-use driver::{Data, Flags, Mr, Operation};
+use driver::{Data, Flags, Mr, Operation, Srq};
 use nic::PcieUse;
 use testbed::{End, Pair, Testbed};
 
@@ -95,6 +95,8 @@ struct Flow<'a> {
 /// Memory of the flows: one region on each host, used by all.
 pub struct Buffers {
     mr: [Mr; 2],
+    /// That of host 1's ends, if they share one.
+    srq: Option<Srq>,
 }
 
 impl Buffers {
@@ -106,7 +108,12 @@ impl Buffers {
     /// The same on the hosts of the two ends.
     pub fn on(bed: &Testbed, hosts: [usize; 2], len: usize) -> Result<Self> {
         let alloc = |i: usize| bed.hosts[i].pd.alloc(len + 4096, driver::Access::all());
-        Ok(Buffers { mr: [alloc(hosts[0])?, alloc(hosts[1])?] })
+        Ok(Buffers { mr: [alloc(hosts[0])?, alloc(hosts[1])?], srq: None })
+    }
+
+    /// Receives of host 1's ends are those of a shared queue.
+    pub fn sharing(self, srq: &Srq) -> Self {
+        Buffers { srq: Some(srq.clone()), ..self }
     }
 
     /// Sum of the words that atomics add to.
@@ -176,11 +183,17 @@ impl Flow<'_> {
             if !load.both {
                 self.receives -= self.to.cq.poll().count();
             }
-            let mut batch = self.to.qp.post_recvs();
-            while self.receives < load.depth.max(64) {
-                batch.add(0, &[remote.sge(load.offset, load.len)])?;
-                self.receives += 1;
+            // All flows together post what each of them needs, whoever takes it.
+            let missing = load.depth.max(64) - self.receives;
+            let receive = [remote.sge(load.offset, load.len)];
+            if let Some(srq) = &b.srq {
+                let mut batch = srq.post_recvs();
+                (0..missing).try_for_each(|_| batch.add(0, &receive))?;
+            } else {
+                let mut batch = self.to.qp.post_recvs();
+                (0..missing).try_for_each(|_| batch.add(0, &receive))?;
             }
+            self.receives += missing;
         }
         let mut batch = self.from.qp.post();
         while self.posted < load.messages && self.posted - self.done < load.depth {

@@ -11,7 +11,8 @@
 //!
 //! 5 cycles a request, one more with an event. An error request moves a QP of its generation from INIT, RTR, RTS, SQD or
 //! SQE to ERR, or to SQE if its send queue alone has failed; any other is ignored, and counted when its generation is old. A
-//! row that is read in the cycle of its write is seen as written.
+//! row that is read in the cycle of its write is seen as written. A shared receive queue has the state of its number, INIT, so that its
+//! errors and its limit (which changes nothing) are told.
 //!
 //! It cannot deadlock: it waits for `event` only, which ends in posted writes.
 
@@ -184,7 +185,7 @@ impl Logic for QpStates {
                     if !self.current.q.val() {
                         self.count.next = bits::<64>(1 << status::counter::STALE_GENERATION);
                     } else if self.live.q.val() {
-                        we = true;
+                        we = !request.limit;
                         next.state = if request.send_only { bits::<3>(SQE) } else { bits::<3>(ERR) };
                         if request.event {
                             self.state.d.next = State::Tell;
@@ -206,7 +207,11 @@ impl Logic for QpStates {
         if state == State::Decide {
             self.told.d.next = Event {
                 eqn: 0.into(),
-                kind: bits::<8>(event::QP_ERROR as u64),
+                kind: if request.limit {
+                    bits::<8>(event::SRQ_LIMIT as u64)
+                } else {
+                    bits::<8>(event::QP_ERROR as u64)
+                },
                 number: qp.cast::<24>(),
                 value: request.cause.cast::<32>(),
             };
@@ -323,22 +328,26 @@ mod tests {
             // One request per QP at most, so that the order between the reporters does not matter.
             for qp in 0..QPS {
                 if rng.random_bool(0.7) {
-                    let (old, event, send_only) = (rng.random_bool(0.3), rng.random_bool(0.5), rng.random());
+                    let (old, tells, send_only) = (rng.random_bool(0.3), rng.random_bool(0.5), rng.random());
+                    let limit = tells && rng.random_bool(0.2);
                     let generation = (generations[qp] + old as u64) & 0xff;
                     sources[rng.random_range(0..REPORTERS)].send(QpError {
                         qpn: bits::<12>(qp as u64),
                         generation: bits::<8>(generation),
                         any_generation: false,
                         cause: bits::<8>(qp as u64 + 1),
-                        event,
+                        event: tells,
                         send_only,
+                        limit,
                     });
                     stale += old as u64;
                     let live = !old && (INIT..=SQE).contains(&(states[qp] as u64));
                     if live {
-                        hit[qp] = Some(if send_only { qp_state::SQE } else { qp_state::ERR });
-                        if event {
-                            events.push(qp as u64);
+                        // A limit is told of, no more.
+                        let to = if send_only { qp_state::SQE } else { qp_state::ERR };
+                        hit[qp] = (!limit).then_some(to);
+                        if tells {
+                            events.push((qp as u64, if limit { event::SRQ_LIMIT } else { event::QP_ERROR }));
                         }
                     }
                 }
@@ -354,11 +363,8 @@ mod tests {
             assert_eq!(counted, stale);
             let mut got: Vec<_> = std::iter::from_fn(|| e.pop())
                 .map(|beat| {
-                    assert_eq!(
-                        [beat.get("eqn"), beat.get("kind"), beat.get("value")],
-                        [0, event::QP_ERROR as u64, beat.get("number") + 1]
-                    );
-                    beat.get("number")
+                    assert_eq!([beat.get("eqn"), beat.get("value")], [0, beat.get("number") + 1]);
+                    (beat.get("number"), beat.get("kind") as u8)
                 })
                 .collect();
             got.sort();

@@ -167,6 +167,7 @@ impl Logic for Sentry {
         self.error.valid.next = self.error_due.q.val();
         self.error.data.next = QpError {
             send_only: false,
+            limit: false,
             qpn: told.row.get_bits::<12>(0),
             generation: 0.into(),
             any_generation: true,

@@ -52,6 +52,7 @@ const fn takers(table: u8) -> u64 {
         id::QP_SEND => 1 << SEND_QUEUE | 1 << DOORBELL | 1 << REQUESTER | 1 << COMPLETER | 1 << LANDING | 1 << TRANSMIT,
         // The completer expects responses from the peer that requests come from.
         id::QP_RECV => 1 << RECV_QUEUE | 1 << DOORBELL | 1 << RESPONDER | 1 << RESPOND | 1 << COMPLETER | 1 << LANDING,
+        id::SRQ => 1 << RECV_QUEUE,
         id::CQ => 1 << COMPLETION | 1 << DOORBELL,
         id::EQ => 1 << EVENT | 1 << DOORBELL,
         id::KEY => 1 << MMU,
@@ -69,6 +70,7 @@ const fn answers(table: u8) -> u64 {
         id::QP_SEND => 1 << REQUESTER,
         id::QP_RECV => 1 << RESPONDER,
         id::KEY => 1 << MMU,
+        id::SRQ => 1 << RECV_QUEUE,
         _ => 0,
     }
 }

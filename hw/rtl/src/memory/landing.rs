@@ -71,6 +71,7 @@ struct Step {
     solicited: Bit,
     vlan: Bits<16>,
     src_qpn: Bits<24>,
+    shared: Bit,
 }
 
 #[hdl_fn]
@@ -109,6 +110,7 @@ fn step_of(op: RxOp) -> Step {
         solicited: c.solicited,
         vlan: c.vlan,
         src_qpn: c.src_qpn,
+        shared: c.shared,
     }
 }
 
@@ -129,6 +131,7 @@ fn completion_of(step: Step) -> Completion {
         solicited: step.solicited,
         vlan: step.vlan,
         src_qpn: step.src_qpn,
+        shared: step.shared,
     }
 }
 

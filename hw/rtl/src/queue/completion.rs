@@ -416,6 +416,7 @@ impl Logic for CompletionQueue {
         self.error.valid.next = self.error_due.q.val();
         self.error.data.next = QpError {
             send_only: false,
+            limit: false,
             qpn: c.qpn,
             generation: c.generation,
             any_generation: false,

@@ -53,6 +53,7 @@ fn completion(rng: &mut ChaCha8Rng, cqn: usize) -> Completion {
         solicited: rng.random_bool(0.2),
         vlan: bits::<16>(rng.random_range(0..65536)),
         src_qpn: bits::<24>(rng.random_range(0..1 << 24)),
+        shared: false,
     }
 }
 
@@ -236,6 +237,7 @@ fn an_overrun_kills_the_queue_and_its_callers_until_it_is_loaded_anew() {
     for message in &sent[4..] {
         let want = QpError {
             send_only: false,
+            limit: false,
             qpn: message.qpn,
             generation: message.generation,
             any_generation: false,

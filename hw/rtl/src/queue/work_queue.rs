@@ -22,6 +22,8 @@
 //! one SGE stand four in a block. A fetch that begins or ends within a block reads all of it, and writes on chip what it gains and
 //! nothing else: what lies beside may be read in that cycle, or may be posted, and fetched, before this data comes.
 //!
+//! A receive queue may have a *limit*: when an operation finds fewer units posted and not consumed, it is told of once, and gone.
+//!
 //! A fetch starts only with a slot free, and its data has its place in the ring: nothing that comes in ever waits. Out,
 //! the block waits for `dma_read` and for the QP error intake, which do not wait for it.
 
@@ -38,7 +40,7 @@ use crate::{
 use abi::{
     queue::{WQE_BLOCK, sge},
     status::{cause, counter},
-    table::{id, qp_recv, qp_send},
+    table::{id, qp_recv, qp_send, srq},
 };
 use hdl::prelude::*;
 
@@ -84,6 +86,8 @@ enum Kind {
     Ask,
     Back,
     Load,
+    /// Sets a limit.
+    Arm,
     Query,
 }
 
@@ -132,6 +136,9 @@ struct Distance {
     below: Bit,
     /// A go back leads beyond what is posted as far as doorbells were seen.
     ahead: Bit,
+    /// Units that are posted and not consumed, and the limit.
+    fill: Bits<16>,
+    limit: Bits<16>,
     /// The direct WQE is of this queue; it would be the next block.
     mine: Bit,
     level: Bit,
@@ -154,6 +161,8 @@ struct Hurt {
     queue: Qp,
     /// By a doorbell, not by a read.
     range: Bit,
+    /// Not hurt: it is below its limit.
+    limit: Bit,
 }
 
 /// Work queues of N QPs over a bus of W bits.
@@ -167,7 +176,7 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     /// Words of a send WQE, before its doorbell.
     pub direct: Signal<In, DirectWord>,
     pub direct_valid: Signal<In, Bit>,
-    /// Rows of QP_SEND or QP_RECV; a read gives the live indices.
+    /// Rows of QP_SEND or QP_RECV; a read gives the live indices. Also SRQ rows.
     pub table: TablePort,
     /// Reads the block that has unit `index` of queue `number`; `block` and `view` follow two cycles later and stay up to the cycle behind that of the
     /// next read.
@@ -209,6 +218,8 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     place: Table<Place>,
     state: Table<State>,
     producer: FreshTable<Bits<16>>,
+    /// Of receive queues.
+    limits: Table<Bits<16>>,
     consumer: FreshTable<Bits<16>>,
     seen: FreshTable<QueueView>,
     store: BlockStore,
@@ -262,6 +273,10 @@ pub struct WorkQueue<const W: usize, const N: usize> {
     moved: Reg<Bit>,
     out_of_range: Reg<Bit>,
     broken: Reg<Bit>,
+    /// It is below its limit; what that is, and how many are there.
+    low: Reg<Bit>,
+    limit: DFF<Bits<16>>,
+    fill: DFF<Bits<16>>,
     /// A load, or a go back to blocks that are not on chip any more.
     anew: Reg<Bit>,
     /// A go back leads beyond what is posted: what was told by doorbells counts no more.
@@ -297,6 +312,7 @@ impl<const W: usize, const N: usize> WorkQueue<W, N> {
             place: Table::new(N, ""),
             state: Table::new(N, "block"),
             producer: FreshTable::new(N, ""),
+            limits: Table::new(N, "distributed"),
             consumer: FreshTable::new(N, ""),
             seen: FreshTable::new(N, ""),
             store: BlockStore::new(N * blocks, style, halves),
@@ -347,10 +363,25 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             error_room
         );
         regs!(self, clock, rst, step, gain, fetches_some, skips, more, out_of_range, broken, last, last_producer);
-        regs!(self, clock, rst, last_consumer, error_step, mine, answers, grants, moved, missed, redo, anew, leaps);
+        regs!(
+            self,
+            clock,
+            rst,
+            last_consumer,
+            error_step,
+            mine,
+            answers,
+            grants,
+            moved,
+            missed,
+            redo,
+            anew,
+            leaps,
+            low
+        );
         dff_setup!(self, clock, distance, old, old_place, old_consumer, new, new_consumer, fetch_from, works);
-        dff_setup!(self, clock, data_beat, rang_queue, rang_index, missed_queue, redo_queue);
-        clock!(self, clock, place, state, producer, consumer, seen, store);
+        dff_setup!(self, clock, data_beat, rang_queue, rang_index, missed_queue, redo_queue, limit, fill);
+        clock!(self, clock, place, state, producer, limits, consumer, seen, store);
         clock_reset!(self, clock, rst, dirty, ready, scan, reads, errors, fetches, direct_wqe);
         let depth: Bits<7> = elab!(bits::<7>(self._blocks.0));
         // A direct WQE may be written into the next two places before it is asked for.
@@ -379,16 +410,20 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             && !self.more.q.val()
             && !self.fetches.voiding.val();
         let answers = fourth.live && fourth.kind == Kind::Query;
+        let arms = fourth.live && fourth.kind == Kind::Arm && !self._sends.0;
         let passes = self.passes.q.val();
         self.passes.d.next = false;
-        if answers || last_done {
+        if answers || arms || last_done {
             self.control.d.next.kind = Kind::None;
             self.control.d.next.live = false;
         } else if !control.live && !passes {
             let mut kind = Kind::None;
             if self.table.valid.val() {
                 let loads = req.row.get_bit(elab!(qp_send::LOAD.lsb));
-                if req.table != elab!(self._table.0) || req.write && !loads {
+                let limits = req.table == elab!(id::SRQ) && !self._sends.0;
+                if limits {
+                    kind = if req.write { Kind::Arm } else { Kind::Query };
+                } else if req.table != elab!(self._table.0) || req.write && !loads {
                     self.passes.d.next = true;
                 } else {
                     kind = if req.write { Kind::Load } else { Kind::Query };
@@ -401,7 +436,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
                 Op { live: kind != Kind::None, kind, queue: queue & numbers, units: 0.into(), bad: false };
             self.pending.d.next = kind != Kind::None;
         }
-        self.table.ready.next = passes || answers || last_done && last.kind == Kind::Load;
+        self.table.ready.next = passes || answers || arms || last_done && last.kind == Kind::Load;
         self.back.ready.next = last_done && last.kind == Kind::Back;
 
         // ---- Choose an operation on a queue that has none under way.
@@ -463,6 +498,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.state.raddr.next = at;
         self.producer.re.next = true;
         self.producer.raddr.next = at;
+        self.limits.re.next = true;
+        self.limits.raddr.next = at;
         self.consumer.re.next = true;
         self.consumer.raddr.next = at;
         self.second.d.next = first;
@@ -517,6 +554,8 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             gains: state.fetched + second.units.cast::<16>() != consumer,
             behind: state.asked - self.back.data.val().index,
             below: !(state.fetched - self.back.data.val().index).get_bit(15),
+            fill: producer - consumer,
+            limit: if self._sends.0 { 0.into() } else { self.limits.rdata.val() },
             ahead: self._sends.0 && (state.posted - self.back.data.val().index).get_bit(15),
             mine: asker == second.queue,
             level: direct_index == state.asked && state.asked == state.fetched,
@@ -566,6 +605,9 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         let rest = d.many || d.few != (if next { direct_blocks } else { full });
         self.more.d.next = runs && (next && !written || (next || fits) && rest);
         self.out_of_range.d.next = looks && !sound;
+        self.low.d.next = runs && d.fill < d.limit;
+        self.limit.d.next = d.limit;
+        self.fill.d.next = d.fill;
         self.broken.d.next = third.live && third.kind == Kind::Retire && third.bad && !old.dead;
         self.direct_wqe.asked.next = take_ask;
         self.answers.d.next = third.live && third.kind == Kind::Ask;
@@ -714,8 +756,12 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             tag: read.slot.cast::<16>(),
             dest: cat!(8; read.at, bits::<6>(0)).cast(),
         };
-        self.errors.s.valid.next = self.out_of_range.q.val() || self.broken.q.val();
-        self.errors.s.data.next = Hurt { queue: fourth.queue, range: self.out_of_range.q.val() };
+        let low = self.low.q.val();
+        self.limits.we.next = (low || arms || restarts) && !self._sends.0;
+        self.limits.waddr.next = at;
+        self.limits.wdata.next = if arms { req.row.get_bits::<16>(elab!(srq::LIMIT.lsb)) } else { 0.into() };
+        self.errors.s.valid.next = self.out_of_range.q.val() || self.broken.q.val() || low;
+        self.errors.s.data.next = Hurt { queue: fourth.queue, range: self.out_of_range.q.val(), limit: low };
         let none: Bits<64> = 0.into();
         self.count.next = none.replace_bit(elab!(counter::DOORBELL_RANGE), self.out_of_range.q.val());
 
@@ -753,6 +799,10 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.table.rdata.next.set_bits::<16>(elab!(qp_send::PRODUCER.lsb), self.new.q.val().posted);
         self.table.rdata.next.set_bits::<16>(elab!(qp_send::CONSUMER.lsb), self.new_consumer.q.val());
         self.table.rdata.next.set_bits::<16>(elab!(qp_send::FETCHED.lsb), self.new.q.val().fetched);
+        if !self._sends.0 {
+            self.table.rdata.next.set_bits::<16>(elab!(srq::LIMIT.lsb), self.limit.q.val());
+            self.table.rdata.next.set_bits::<16>(elab!(srq::POSTED.lsb), self.fill.q.val());
+        }
 
         // ---- Dirty queues.
         self.rang.d.next = rung;
@@ -765,8 +815,9 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.dirty.set[1].next = consumed;
         self.dirty.set_at[1].next = eaten.queue & numbers;
         let again = last_done && last.kind == Kind::Back;
-        self.redo.d.next = self.more.q.val() || again;
-        self.redo_queue.d.next = if self.more.q.val() { fourth.queue } else { last.queue };
+        // A limit that is set is looked at, whether the queue moves or not.
+        self.redo.d.next = self.more.q.val() || again || arms;
+        self.redo_queue.d.next = if self.more.q.val() || arms { fourth.queue } else { last.queue };
         self.dirty.set[2].next = self.redo.q.val();
         self.dirty.set_at[2].next = self.redo_queue.q.val();
         self.dirty.clear.next = false;
@@ -826,6 +877,7 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
             if error.range { bits::<8>(cause::DOORBELL_RANGE as u64) } else { bits::<8>(cause::DMA_ERROR as u64) };
         self.error.data.next = QpError {
             send_only: false,
+            limit: error.limit,
             qpn: error.queue,
             generation: self.qp.val().generation,
             any_generation: false,

@@ -57,6 +57,8 @@ struct Bench {
     reads: VecDeque<Read>,
     latency: (u64, u64),
     errors: Vec<(usize, u64)>,
+    /// Queues below their limit.
+    low: Vec<usize>,
     /// DMA errors made, not yet reported.
     broken: bool,
     dma_ready: f64,
@@ -93,6 +95,7 @@ impl Bench {
             reads: VecDeque::new(),
             latency: (20, 200),
             errors: vec![],
+            low: vec![],
             broken: false,
             dma_ready: 0.7,
             answer: None,
@@ -166,7 +169,11 @@ impl Bench {
             let qpn = m.get("error.data.qpn") as usize;
             assert_eq!(m.get("error.data.generation"), qpn as u64 + 100);
             assert_eq!(m.get("error.data.event"), 1);
-            self.errors.push((qpn, m.get("error.data.cause")));
+            if m.bit("error.data.limit") {
+                self.low.push(qpn);
+            } else {
+                self.errors.push((qpn, m.get("error.data.cause")));
+            }
         }
         self.asked = [m.bit("qp_re").then(|| m.get("qp_addr") as usize), self.asked[0].or(self.asked[1])];
         assert!(m.bit("consume.ready"));
@@ -198,7 +205,11 @@ impl Bench {
     }
 
     fn access(&mut self, q: usize, row: Option<[u8; 64]>) -> [u8; 64] {
-        self.m.set("table.req.table", self.table as u64);
+        self.access_table(self.table, q, row)
+    }
+
+    fn access_table(&mut self, table: u8, q: usize, row: Option<[u8; 64]>) -> [u8; 64] {
+        self.m.set("table.req.table", table as u64);
         self.m.set("table.req.index", q as u64);
         self.m.set("table.req.write", row.is_some() as u64);
         self.m.set_bytes("table.req.row", &row.unwrap_or([0; 64]));
@@ -710,4 +721,53 @@ fn errors_of_all_queues_at_once_are_all_told() {
     let mut told: Vec<usize> = b.errors.iter().map(|e| e.0).collect();
     told.sort_unstable();
     assert_eq!(told, (0..N).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_limit_is_told_of_once() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut b = Bench::of::<512>(id::QP_RECV, 8, seed);
+    let mut limits = [0u64; 4];
+    for (q, log2) in [(0, 0), (1, 1), (2, 3), (3, 5)] {
+        b.load(q, log2);
+    }
+    let mut told = 0;
+    for _ in 0..verilate::scale(400) {
+        let q = b.rng.random_range(0..4);
+        let size = 1u64 << b.queues[q].log2;
+        let fill = |b: &Bench, q: usize| u64::from(b.queues[q].posted.wrapping_sub(b.queues[q].consumed));
+        match b.rng.random_range(0..5) {
+            0 | 1 => {
+                let n = b.rng.random_range(0..=size - fill(&b, q));
+                b.post(q, n as u16);
+            }
+            2 | 3 => {
+                let there = b.check(q, 8);
+                let to = b.queues[q].consumed.wrapping_add(b.rng.random_range(0..=there));
+                b.consume(q, to);
+            }
+            // Whether it is below already or not; 0 takes it back.
+            _ => {
+                limits[q] = b.rng.random_range(0..=size);
+                let mut row = [0; 64];
+                srq::LIMIT.set(&mut row, limits[q]);
+                b.access_table(id::SRQ, q, Some(row));
+            }
+        }
+        (0..400).for_each(|_| b.cycle());
+        let low = fill(&b, q) < limits[q];
+        assert_eq!(std::mem::take(&mut b.low), vec![q; low.into()], "queue {q}: {} of {}", fill(&b, q), limits[q]);
+        if low {
+            limits[q] = 0;
+            told += 1;
+        }
+        let row = b.access_table(id::SRQ, q, None);
+        assert_eq!((srq::LIMIT.get(&row), srq::POSTED.get(&row)), (limits[q], fill(&b, q)));
+        if b.rng.random_bool(0.02) {
+            b.load(q, b.queues[q].log2 - 2);
+            limits[q] = 0;
+        }
+    }
+    assert!(told > 10 && b.errors.is_empty(), "{told} told, {:?}", b.errors);
 }

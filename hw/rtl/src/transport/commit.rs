@@ -144,11 +144,16 @@ impl Logic for Commit {
             completion.status = wc::REM_ACCESS.to_bits();
             completion.cause = cause::KEY_ACCESS.to_bits();
         }
+        // Behind a fault nothing completes, and the driver flushes what is posted; but not what was taken from a shared queue.
+        if flushed {
+            completion.status = wc::WR_FLUSH.to_bits();
+            completion.cause = cause::FLUSHED.to_bits();
+        }
         let mut count: Bits<64> = 0.into();
         if take {
             self.due.d.next = !reply.read || reply.atomic;
             self.own.d.next = reply.read && landed.wrote;
-            self.has_completion.d.next = completion.valid && !flushed;
+            self.has_completion.d.next = completion.valid && (!flushed || completion.shared);
             self.has_error.d.next = (landed.fault || completion.cause.any()) && !flushed && !drops;
             self.has_go.d.next = (reply.ack || reply.read) && !flushed;
             count = count.replace_bit(counter::RX_ACCEPTED, landed.accepted && !landed.fault && !landed.flushed);
@@ -160,6 +165,7 @@ impl Logic for Commit {
         }
         if ready {
             self.completion_q.d.next = completion;
+            self.completion_q.d.next.shared = false;
             self.error_q.d.next = QpError {
                 qpn: landed.qpn,
                 generation: landed.generation,
@@ -167,6 +173,7 @@ impl Logic for Commit {
                 cause: completion.cause,
                 event: !completion.valid,
                 send_only: landed.response && landed.reply.counted,
+                limit: false,
             };
             self.go_q.d.next = ReplyGo { qpn: landed.qpn, generation: landed.generation, reply };
         }
@@ -318,6 +325,7 @@ mod tests {
     /// What a landed packet leads to.
     fn reference(l: &Landed) -> (Option<Completion>, Option<QpError>, Option<ReplyGo>) {
         let (mut completion, mut reply) = (l.completion, l.reply);
+        completion.shared = false;
         let alone = is_alone(reply) && !l.response;
         if alone && (l.passing || l.fault && !l.own) {
             // A message of UC that does not open, or the rest of it: only a receive that it has taken tells of it.
@@ -325,16 +333,18 @@ mod tests {
                 return (None, None, None);
             }
             (completion.status, completion.cause) = (wc::REM_ACCESS.to_bits(), cause::KEY_ACCESS.to_bits());
-            let QpError { any_generation, event, send_only, .. } = QpError::default();
+            let QpError { any_generation, event, send_only, limit, .. } = QpError::default();
             let (qpn, generation, cause) = (l.qpn, l.generation, completion.cause);
             return (
                 Some(completion),
-                Some(QpError { qpn, generation, any_generation, cause, event, send_only }),
+                Some(QpError { qpn, generation, any_generation, cause, event, send_only, limit }),
                 None,
             );
         }
         if l.flushed {
-            return (None, None, None);
+            // What was taken from a shared queue is told of.
+            (completion.status, completion.cause) = (wc::WR_FLUSH.to_bits(), cause::FLUSHED.to_bits());
+            return ((completion.valid && l.completion.shared).then_some(completion), None, None);
         }
         if l.fault {
             let inv = !l.own && l.completion.opcode == RECV_INV as u64;
@@ -353,6 +363,7 @@ mod tests {
             cause: completion.cause,
             event: !completion.valid,
             send_only: l.response && l.reply.counted,
+            limit: false,
         };
         let go = ReplyGo { qpn: l.qpn, generation: l.generation, reply };
         (
@@ -413,6 +424,7 @@ mod tests {
                 l.reply.syndrome = 0x1fu64.to_bits();
                 l.more = rng.random_bool(0.2);
                 l.completion.valid = rng.random_bool(0.3);
+                l.completion.shared = !l.response && rng.random_bool(0.3);
                 l.completion.length = i.to_bits();
                 l.completion.opcode = [0, RECV, RECV_INV].map(u64::from)[rng.random_range(0..3)].to_bits();
                 if !l.fault && rng.random_bool(0.1) {

@@ -506,6 +506,7 @@ impl Logic for Completer {
                 solicited: false,
                 vlan: 0.into(),
                 src_qpn: 0.into(),
+                shared: false,
             },
         };
 

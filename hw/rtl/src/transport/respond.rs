@@ -571,6 +571,7 @@ impl<const N: usize> Logic for Respond<N> {
                 self.error_valid.d.next = counts && !debt.silent;
                 self.error_q.d.next = QpError {
                     send_only: false,
+                    limit: false,
                     qpn: qp,
                     generation: fault.generation,
                     any_generation: refused,

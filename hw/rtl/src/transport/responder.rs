@@ -14,6 +14,10 @@
 //! A UD message is walked over twice, `Row` to `Act`: for the header area in front of it, which is filled from where the IP header lies
 //! in the receive buffer, and for its payload. So is the last packet of a SEND with invalidate: for its payload, and for the key.
 //!
+//! A QP whose receives are *shared* reads the consumer index of that queue once its row is there, and the WQE then: 2 cycles more.
+//! It takes a receive with the first packet of a message, for the next packet may be another QP's; the SGE that it is stands in the row
+//! from then on, as the memory of a WRITE does. A hole in the queue is passed over, one each time a packet is judged.
+//!
 //! An atomic is a READ to most of this: it takes a READ resource, whose saved result answers it when it is repeated. Landing has it
 //! executed. An atomic write is a READ of no bytes that writes as well.
 //!
@@ -103,6 +107,13 @@ pub struct Responder {
     straight: Reg<Bit>,
     /// In `Fetch`: rows and queue are read anew for the packet at hand.
     anew: Reg<Bit>,
+    /// The queue at hand is the shared one.
+    moved: Reg<Bit>,
+    /// The message under way has taken its receive from it.
+    held: DFF<Bit>,
+    /// What is next in it is none; how much room a receive of one SGE has behind this packet.
+    hole: DFF<Bit>,
+    rest: DFF<Bits<32>>,
     /// `Idle` for packets; for the table bus, which goes first if it has asked; `Act`.
     open: Reg<Bit>,
     bus: Reg<Bit>,
@@ -225,6 +236,10 @@ impl Responder {
             asks: Default::default(),
             straight: Default::default(),
             anew: Default::default(),
+            moved: Default::default(),
+            held: Default::default(),
+            hole: Default::default(),
+            rest: Default::default(),
             open: Reg::with_reset(true),
             bus: Default::default(),
             acting: Default::default(),
@@ -296,12 +311,13 @@ impl Logic for Responder {
             res_we_q,
             rvalid
         );
-        regs!(self, clock, rst, count_q, tail);
+        regs!(self, clock, rst, count_q, tail, moved);
         dff_setup!(
             self, clock, m, kind, facts, found, verdict, posted, absent, fits, within, ends, filled, entry, first, pick
         );
         dff_setup!(self, clock, at, want, place, slot, slots_left, likeness, is_rest, unsought, sought, walks, differs);
         dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, rdata, kept_progress, kept_message);
+        dff_setup!(self, clock, held, hole, rest);
         clock!(self, clock, attributes, progress, messages, consumers);
 
         let state = self.state.q.val();
@@ -316,6 +332,8 @@ impl Logic for Responder {
         let consumer = self.consumer.q.val();
         let view = self.view.val();
         let qp = m.qpn.get_bits::<12>(0);
+        let moved = self.moved.q.val();
+        let queue = if moved { attributes.queue } else { qp };
 
         // The table bus goes first. Raw frames are those of QP 0, whatever lies where the BTH would be.
         let table = self.table.req.val();
@@ -364,7 +382,7 @@ impl Logic for Responder {
         self.reads_re.next = reads_row || stays;
         self.reads_addr.next = who.get_bits::<12>(0);
         self.rq_re.next = self.asks.q.val() && (kind.send || kind.imm);
-        self.rq_queue.next = qp;
+        self.rq_queue.next = queue;
         self.rq_index.next = consumer;
         self.op.data.next = self.op_q.q.val();
         self.op.valid.next = self.op_valid.q.val();
@@ -403,8 +421,13 @@ impl Logic for Responder {
         self.messages.re.next = read_row;
         self.messages.raddr.next = row;
         self.consumers.re.next = true;
-        self.consumers.raddr.next = row.get_bits::<12>(0);
-        if read_row {
+        let takes_wqe = kind.send || (kind.imm && kind.write);
+        let held_now = attributes.shared && progress.message == SENDING;
+        let reads_wqe = takes_wqe && !held_now;
+        let moves = state == State::Row && reads_wqe && attributes.shared && !moved;
+        self.held.d.next = held_now;
+        self.consumers.raddr.next = if state == State::Row { attributes.queue } else { row.get_bits::<12>(0) };
+        if read_row || moves {
             self.consumer.d.next = self.consumers.rdata.val();
         }
         if read_row {
@@ -427,7 +450,8 @@ impl Logic for Responder {
         self.attributes.wdata.next = attributes_of(table.row);
 
         // ---- What Row and Judge find. What they look at stays until the next packet's rows are read, so nothing says when.
-        let needs_wqe = kind.send || (kind.imm && kind.write);
+        let held = self.held.q.val();
+        let needs_wqe = takes_wqe && !held;
         let facts = self.facts.q.val();
         let tail = self.tail.q.val();
         let header = kind.ud && !tail;
@@ -449,6 +473,7 @@ impl Logic for Responder {
         self.posted.d.next = !needs_wqe || some_posted;
         let on_chip = (ahead_fetched.get_bits::<13>(2).any() || single && part_fetched) && !ahead_fetched.get_bit(15);
         self.absent.d.next = needs_wqe && some_posted && !on_chip;
+        let shared = attributes.shared;
         let sges = self.rq_block.val();
         let entries = sge_map(sges);
         let unit = consumer.get_bits::<2>(0);
@@ -470,10 +495,14 @@ impl Logic for Responder {
         self.filled[0].d.next = sges.get_bits::<32>(224).any();
         self.filled[1].d.next = sges.get_bits::<32>(352).any();
         // A receive of one SGE ends in it, or does not fit.
-        let holds = !less(only.cast::<34>(), whole);
+        let rest = only.cast::<35>() - whole.cast::<35>();
+        let holds = !rest.get_bit(34);
+        self.rest.d.next = rest.get_bits::<32>(0);
+        self.hole.d.next = shared && needs_wqe && on_chip && only.get_bit(31) && only.get_bit(30);
         let within0 = single || !less(entries.end0, reach);
         self.within.d.next = cat!(3; !less(entries.end2, reach), !less(entries.end1, reach), within0);
-        self.fits.d.next = !kind.send || if single { holds } else { !less(entries.total, whole) };
+        let enough = if single { holds } else { !less(entries.total, whole) };
+        self.fits.d.next = !kind.send || if held { !found.exceeds } else { enough };
         let (in0, in1, in2) = (less(start, entries.end0), less(start, entries.end1), less(start, entries.end2));
         self.likeness.d.next = compare(m, kind.atomic, self.saved.val(), attributes.mtu);
         self.is_rest.d.next = is_rest(self.likeness.q.val());
@@ -502,7 +531,7 @@ impl Logic for Responder {
             sges.get_bits::<64>(256),
             sges.get_bits::<64>(384),
         );
-        let key = select::<32>(
+        let wqe_key = select::<32>(
             pick,
             sges.get_bits::<32>(64),
             sges.get_bits::<32>(192),
@@ -517,12 +546,16 @@ impl Logic for Responder {
         let turns = one && executes && fore;
         let last = one && !turns;
         // Only a packet that would be executed waits for its WQE, and only while its QP may receive.
-        let fetching = verdict.wants && self.absent.q.val();
+        let passes = verdict.wants && self.hole.q.val();
+        let fetching = verdict.wants && self.absent.q.val() || passes;
         let acts = act && !fetching;
         let final_act = acts && last;
         let fails_wqe = verdict.spoils || (verdict.spoils_posted && posted) || (short && !kind.ud);
         let done = stretch_last || !self.walks.q.val();
         let takes = verdict.takes && posted && fits && done && !fore;
+        // The next packet may be another QP's.
+        let binds = executes && shared && kind.send && !kind.closes;
+        let receive = if held { message.index } else { consumer };
 
         let mut new_progress = progress;
         if executes {
@@ -563,7 +596,7 @@ impl Logic for Responder {
                     || verdict.unfit
                     || drops
                     || (right && (done || !(posted && fits))));
-        let write_consumer = acts && (takes || fails_wqe);
+        let write_consumer = (acts && (takes || binds || fails_wqe) && !held) || (act && passes);
         let consumer_next = consumer + cat!(16; bits::<13>(0), !single, false, single);
 
         let mut count: Bits<64> = 0.into();
@@ -592,6 +625,9 @@ impl Logic for Responder {
             || (ends && !alone)
             || not_ready
             || (executes && m.ack_req && !kind.read && !alone);
+        // The receive that the message has is in the row, as the memory of a WRITE.
+        let from_wqe = kind.send && !held;
+        let key = if from_wqe { wqe_key } else { found.rkey };
         let op = RxOp {
             qpn: qp,
             generation: view.generation,
@@ -602,12 +638,10 @@ impl Logic for Responder {
             key: if kills {
                 // As wire bytes.
                 cat!(32; m.imm.get_bits::<8>(0), m.imm.get_bits::<8>(8), m.imm.get_bits::<8>(16), m.imm.get_bits::<8>(24))
-            } else if kind.send {
-                key
             } else {
-                found.rkey
+                key
             },
-            va: if kind.send { base + skipped.cast::<64>() } else { found.va },
+            va: if from_wqe { base + skipped.cast::<64>() } else { found.va },
             len: if kind.send { stretch_len } else { m.payload },
             span: if kind.send { stretch_len.cast::<32>() } else { found.span },
             buf: self.place.q.val(),
@@ -681,13 +715,14 @@ impl Logic for Responder {
                 } else {
                     recv_op::RECV.to_bits()
                 },
-                wqe_index: consumer,
+                wqe_index: receive,
                 blocks: 1.into(),
                 length: found.done.get_bits::<32>(0),
                 imm: m.imm,
                 solicited: m.solicited,
                 vlan: m.vlan,
                 src_qpn: if kind.ud { m.msn } else { 0.into() },
+                shared,
             },
         };
         if act {
@@ -719,7 +754,7 @@ impl Logic for Responder {
         }
         self.res_we_q.d.next = acts && executes && kind.read;
         if act {
-            self.consume_q.d.next = QueueIndex { queue: qp, index: consumer_next };
+            self.consume_q.d.next = QueueIndex { queue, index: consumer_next };
         }
         if write_consumer {
             self.consume_valid.d.next = true;
@@ -751,6 +786,7 @@ impl Logic for Responder {
                 }
                 self.sought.d.next = false;
                 self.tail.d.next = false;
+                self.moved.d.next = false;
             }
             State::Fetch => {
                 next = if anew { State::Fetch } else { State::Row };
@@ -772,8 +808,12 @@ impl Logic for Responder {
                 self.unsought.d.next = kind.read && progress.saved.any();
                 // A WQE that is read in this cycle comes a cycle after the rows.
                 self.straight.d.next = false;
-                let judged = if self._late.0 && needs_wqe { State::Late } else { State::Judge };
-                next = if needs_wqe && self.straight.q.val() { State::Row } else { judged };
+                let judged = if self._late.0 && reads_wqe { State::Late } else { State::Judge };
+                next = if reads_wqe && self.straight.q.val() { State::Row } else { judged };
+                if moves {
+                    next = State::Fetch;
+                    self.moved.d.next = true;
+                }
             }
             State::Late => {
                 next = State::Judge;
@@ -782,6 +822,7 @@ impl Logic for Responder {
                 self.guessed.d.next = false;
                 if misses {
                     self.anew.d.next = true;
+                    self.moved.d.next = false;
                     next = State::Fetch;
                 } else if seeks {
                     // A repeated READ is looked up first.
@@ -796,6 +837,7 @@ impl Logic for Responder {
                     if fetching {
                         // State and WQE are read again, then decided upon as before.
                         self.anew.d.next = true;
+                        self.moved.d.next = false;
                         next = State::Fetch;
                     } else if last {
                         next = State::Idle;
@@ -830,7 +872,7 @@ impl Logic for Responder {
                 next = State::ReadWait;
             }
             State::ReadWait => {
-                self.rdata.d.next = row_of(attributes, progress);
+                self.rdata.d.next = row_of(attributes, progress, message);
                 self.rvalid.d.next = true;
                 next = State::Idle;
             }
@@ -839,7 +881,7 @@ impl Logic for Responder {
         self.state.d.next = next;
         // What some states are seen by, told from what leads to them.
         let (judges, nexts) = (state == State::Judge, state == State::Next);
-        self.asks.d.next = take || (judges && misses) || (act && fetching) || (state == State::Fetch && anew);
+        self.asks.d.next = take || (judges && misses) || (act && fetching) || (state == State::Fetch && anew) || moves;
         // `Idle` comes next.
         let over = (acts && last) || state == State::ReadWait;
         let rests = over || (open && !take) || (bus && !(self.table.valid.val() && !table.write));
@@ -855,10 +897,11 @@ impl Logic for Responder {
         // Of a queue that was just loaded no message is under way, whatever its row says.
         let goes_on = executes && !kind.read;
         let new_message = Message {
-            left: found.left,
+            left: if from_wqe { self.rest.q.val() } else { found.left },
             done: found.done.get_bits::<32>(0),
-            va: found.va + m.payload.cast::<64>(),
-            rkey: found.rkey,
+            va: (if from_wqe { base } else { found.va }) + m.payload.cast::<64>(),
+            rkey: key,
+            index: receive,
         };
         self.messages.we.next = load || (final_act && goes_on);
         self.messages.waddr.next = written;
@@ -869,7 +912,7 @@ impl Logic for Responder {
             self.kept_message.d.next = if goes_on { new_message } else { message };
         }
         self.consumers.we.next = load || write_consumer;
-        self.consumers.waddr.next = written.get_bits::<12>(0);
+        self.consumers.waddr.next = if bus { table.index.get_bits::<12>(0) } else { queue };
         self.consumers.wdata.next = if bus { 0.into() } else { consumer_next };
     }
 }

@@ -38,6 +38,9 @@ pub struct Attributes {
     pub access: Bits<4>,
     /// P_Key.
     pub pkey: Bits<16>,
+    /// Receives are taken from this shared queue, each one SGE.
+    pub shared: Bit,
+    pub queue: Qp,
     /// Peer's IP; UD: Q_Key.
     pub sip: Bits<128>,
 }
@@ -62,16 +65,20 @@ pub struct Progress {
 }
 
 /// The message that is under way, if one is. Writer: the responder, with each packet of it.
+///
+/// A SEND of a QP with a shared receive queue keeps the receive that it has taken like a WRITE its memory.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Message {
-    /// WRITE: bytes still to come.
+    /// WRITE: bytes still to come. Kept receive: room that is left.
     pub left: Bits<32>,
     /// Bytes so far.
     pub done: Bits<32>,
-    /// WRITE: address of the next byte.
+    /// WRITE, kept receive: address of the next byte.
     pub va: Bits<64>,
-    /// WRITE: key.
+    /// WRITE, kept receive: key.
     pub rkey: Bits<32>,
+    /// Kept receive: its index.
+    pub index: Bits<16>,
 }
 
 /// What of a packet is told without its QP, as it is taken.
@@ -137,20 +144,20 @@ pub struct Found {
     pub follows: Bit,
     /// The packet's length fits its kind, so far as one packet tells.
     pub sized: Bit,
-    /// WRITE: it has all bytes that are still to come; more than those.
+    /// WRITE: it has all bytes that are still to come; more than those (kept receive: than there is room for).
     pub ends: Bit,
     pub exceeds: Bit,
     /// Why the QP ends, if it does by this packet.
     pub why: Bits<8>,
     /// PSNs that it takes: those of a READ's response, else one.
     pub packets: Bits<24>,
-    /// WRITE: bytes to come after this packet.
+    /// WRITE: bytes to come after this packet; kept receive: room.
     pub left: Bits<32>,
     /// Bytes of the message with this packet, and with the header area if it is UD's.
     pub done: Bits<33>,
-    /// WRITE, atomic, atomic write: where this packet's bytes go.
+    /// WRITE, atomic, atomic write, kept receive: where this packet's bytes go.
     pub va: Bits<64>,
-    /// WRITE: under which key.
+    /// WRITE, kept receive: under which key.
     pub rkey: Bits<32>,
     /// WRITE: bytes that the key must cover from `va`.
     pub span: Bits<32>,
@@ -418,6 +425,8 @@ pub fn attributes_of(row: Bits<512>) -> Attributes {
         rnr_timer: row.get_bits::<5>(elab!(qp_recv::MIN_RNR_TIMER.lsb)),
         access: row.get_bits::<4>(elab!(qp_recv::ACCESS.lsb)),
         pkey: row.get_bits::<16>(elab!(qp_recv::PKEY.lsb)),
+        shared: row.get_bit(elab!(qp_recv::SHARED.lsb)),
+        queue: row.get_bits::<12>(elab!(qp_recv::QUEUE.lsb)),
         sip: row.get_bits::<128>(elab!(qp_recv::SIP_LOW.lsb)),
     }
 }
@@ -436,36 +445,24 @@ pub fn fresh(row: Bits<512>) -> Progress {
     }
 }
 
-/// The QP_RECV row as it stands: the fields that the responder keeps, with the present expected PSN.
+/// What a read of the QP_RECV row gives (`abi::table::qp_recv_read`).
 #[hdl_fn]
-pub fn row_of(attributes: Attributes, progress: Progress) -> Bits<512> {
+pub fn row_of(attributes: Attributes, progress: Progress, message: Message) -> Bits<512> {
     cat!(
         512;
-        bits::<128>(0u64),
-        attributes.sip,
-        bits::<48>(0u64),
-        attributes.pkey,
-        bits::<96>(0u64),
-        attributes.access,
-        bits::<2>(0u64),
-        attributes.single,
-        attributes.rnr_timer,
-        bits::<7>(0u64),
-        attributes.max_reads,
+        bits::<440>(0u64),
         progress.psn,
-        bits::<12>(0u64),
-        attributes.cqn,
-        attributes.pd,
-        false,
-        attributes.mtu,
-        bits::<2>(0u64),
-        attributes.kind
+        bits::<23>(0u64),
+        attributes.shared && progress.message == SENDING,
+        message.index,
+        bits::<8>(0u64)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::table::qp_recv_read;
 
     #[test]
     fn a_row_loads_a_queue_or_its_psn() {
@@ -482,28 +479,17 @@ mod tests {
     }
 
     #[test]
-    fn a_row_reads_back() {
-        let mut row = [0u8; 64];
-        for (field, value) in [
-            (qp_recv::TYPE, 0),
-            (qp_recv::MTU, 5),
-            (qp_recv::PD, 0x1234),
-            (qp_recv::CQN, 0xabc),
-            (qp_recv::PSN, 0xfffffe),
-            (qp_recv::MAX_DEST_READS, 16),
-            (qp_recv::MIN_RNR_TIMER, 12),
-            (qp_recv::ACCESS, 6),
-            (qp_recv::PKEY, 0xffff),
-            (qp_recv::ONE_SGE, 1),
-            (qp_recv::SIP_LOW, 0x0102030405060708),
-            (qp_recv::SIP_HIGH, 0x1112131415161718),
-        ] {
-            field.set(&mut row, value);
-        }
-        let mut wide = Bits::<512>::default();
-        for i in 0..512 {
-            wide = wide.replace_bit(i, row[i / 8] >> (i % 8) & 1 != 0);
-        }
-        assert_eq!(row_of(attributes_of(wide), fresh(wide)), wide);
+    fn a_read_gives_the_psn_and_the_receive_that_was_taken() {
+        let attributes = Attributes { shared: true, ..Attributes::default() };
+        let message = Message { index: 0x1234u64.to_bits(), ..Message::default() };
+        let progress = Progress { psn: 0xfffffeu64.to_bits(), message: SENDING.to_bits(), ..Progress::default() };
+        let row = row_of(attributes, progress, message);
+        assert_eq!(row.get_bits::<24>(qp_recv_read::PSN.lsb), progress.psn);
+        assert_eq!(row.get_bits::<16>(qp_recv_read::TAKEN_INDEX.lsb), message.index);
+        let taken = |row: Bits<512>| row.get_bit(qp_recv_read::TAKEN.lsb);
+        assert!(taken(row));
+        assert!(!taken(row_of(Attributes::default(), progress, message)), "it is in its own queue");
+        let between = Progress { message: BETWEEN.to_bits(), ..progress };
+        assert!(!taken(row_of(attributes, between, message)));
     }
 }

@@ -4,9 +4,9 @@ use super::kit::*;
 use super::responder::Responder;
 use crate::msg::*;
 use abi::{
-    queue::recv_op,
+    queue::{HOLE, recv_op},
     status::{cause, counter, wc},
-    table::{access, id, invalidate, qp_recv, qp_state, qp_type},
+    table::{access, id, invalidate, qp_recv, qp_recv_read, qp_state, qp_type},
     wire::{op, op_info, transport},
 };
 use hdl::prelude::*;
@@ -132,6 +132,9 @@ struct Reference {
     /// Receives of one SGE, not of four. SGEs of one that is posted in part.
     single: bool,
     part: u64,
+    /// Number of the shared queue that it takes receives from, and what it has taken for the message under way.
+    shared: Option<u64>,
+    held: Option<u64>,
     /// In receives.
     posted: u64,
     consumer: u64,
@@ -174,16 +177,32 @@ impl Reference {
             generation: self.generation.to_bits(),
             status: (status as u64).to_bits(),
             opcode: (opcode as u64).to_bits(),
-            wqe_index: ((self.consumer * self.stride()) & 0xffff).to_bits(),
+            wqe_index: ((self.receive_index() * self.stride()) & 0xffff).to_bits(),
             blocks: 1u64.to_bits(),
             length: length.to_bits(),
             imm: p.meta().imm,
             solicited: p.meta().solicited,
             vlan: p.meta().vlan,
             src_qpn: if p.opcode >> 5 == 3 { p.meta().msn } else { 0.into() },
+            shared: self.shared.is_some(),
             ..Default::default()
         };
-        self.consumer += 1;
+        self.consumer += u64::from(self.held.take().is_none());
+    }
+    /// The receive at hand.
+    fn receive_index(&self) -> u64 {
+        self.held.unwrap_or(self.consumer)
+    }
+    /// There is none.
+    fn is_empty(&self) -> bool {
+        self.held.is_none() && self.posted == self.consumer
+    }
+    /// Passes over what is none in a shared queue.
+    fn pass_holes(&mut self) {
+        let is_hole = |r: &Self| r.wqes[r.consumer as usize][0].2 >= u64::from(HOLE);
+        while self.shared.is_some() && !self.is_empty() && self.held.is_none() && is_hole(self) {
+            self.consumer += 1;
+        }
     }
     fn fail(&mut self, p: &Packet, why: u8) -> (usize, Vec<RxOp>) {
         let mut op = self.ack(p, p.psn, 0x61);
@@ -214,7 +233,7 @@ impl Reference {
     }
     /// Steps of `want` bytes from `buf` on to byte `offset` of a receive on.
     fn walk(&self, p: &Packet, offset: u64, want: u64, buf: u64) -> Option<Vec<RxOp>> {
-        let wqe = self.wqes[self.consumer as usize];
+        let wqe = self.wqes[self.receive_index() as usize];
         let (mut at, mut want, mut buf, mut ops) = (offset, want, buf, vec![]);
         if offset + want > wqe.iter().map(|s| s.2).sum::<u64>() {
             return None;
@@ -343,7 +362,7 @@ impl Reference {
         if is_read && waiting >= self.max_reads {
             return self.fail(p, cause::TOO_MANY_READS);
         }
-        if (is_send || imm) && self.posted == self.consumer {
+        if (is_send || imm) && self.is_empty() {
             self.nak = true;
             return (counter::RX_RNR, vec![self.ack(p, p.psn, 0x20 | self.timer)]);
         }
@@ -365,6 +384,13 @@ impl Reference {
             };
         if !good {
             return self.fail(p, cause::INVALID_REQUEST);
+        }
+        if is_send || imm {
+            self.pass_holes();
+            if self.is_empty() {
+                self.nak = true;
+                return (counter::RX_RNR, vec![self.ack(p, p.psn, 0x20 | self.timer)]);
+            }
         }
         let mut ops = if is_send {
             match self.scatter(p, done) {
@@ -427,6 +453,9 @@ impl Reference {
             let mut op = ops.pop().unwrap();
             self.complete(&mut op, p, 0, opcode, done + p.payload);
             ops.push(op);
+        } else if is_send && self.shared.is_some() && self.held.is_none() {
+            self.held = Some(self.consumer);
+            self.consumer += 1;
         }
         (counter::RX_ACCEPTED, ops)
     }
@@ -444,7 +473,11 @@ impl Reference {
         let low = p.opcode & 31;
         let sound = low == op::SEND_ONLY || low == op::SEND_ONLY_IMM;
         let padded = (p.payload + p.pad.unwrap_or(p.payload.wrapping_neg() & 3)).is_multiple_of(4);
-        if !sound || !padded || p.payload > self.mtu || self.posted == self.consumer {
+        if !sound || !padded || p.payload > self.mtu {
+            return (counter::RX_UNRELIABLE, drop);
+        }
+        self.pass_holes();
+        if self.is_empty() {
             return (counter::RX_UNRELIABLE, drop);
         }
         let Some(mut ops) = self.datagram(p) else { return (counter::RX_UNRELIABLE, drop) };
@@ -656,6 +689,8 @@ fn row(r: &Reference) -> [u8; 64] {
         (qp_recv::MAX_DEST_READS, r.max_reads),
         (qp_recv::MIN_RNR_TIMER, r.timer),
         (qp_recv::ONE_SGE, r.single.into()),
+        (qp_recv::SHARED, r.shared.is_some().into()),
+        (qp_recv::QUEUE, r.shared.unwrap_or(r.qpn)),
         (qp_recv::ACCESS, r.access as u64),
         (qp_recv::PKEY, 0x7fff),
         (qp_recv::SIP_LOW, if r.kind == qp_type::UD { QKEY } else { PEER }),
@@ -663,6 +698,24 @@ fn row(r: &Reference) -> [u8; 64] {
         put(&mut row, field, value);
     }
     row
+}
+
+/// What a packet to the QP that it names leads to.
+fn receive(qps: &mut [Reference], p: &Packet) -> (usize, Vec<RxOp>) {
+    let q = p.qp() as usize;
+    let Some(shared) = qps[q].shared else { return qps[q].receive(p) };
+    // For so long the queue is the QP's.
+    let mut r = std::mem::take(&mut qps[q]);
+    let swap = |r: &mut Reference, s: &mut Reference| {
+        std::mem::swap(&mut r.wqes, &mut s.wqes);
+        std::mem::swap(&mut r.posted, &mut s.posted);
+        std::mem::swap(&mut r.consumer, &mut s.consumer);
+    };
+    swap(&mut r, &mut qps[shared as usize]);
+    let result = r.receive(p);
+    swap(&mut r, &mut qps[shared as usize]);
+    qps[q] = r;
+    result
 }
 
 /// Runs packets through the responder and compares everything with the references. Gives back cycles, counters.
@@ -690,8 +743,8 @@ fn check(
         beat.set_bytes("data", &bytes_of(p.meta()));
         source.push(beat);
         let n = qps.len();
-        let (verdict, ops) = match qps.get_mut(p.qp() as usize).filter(|_| p.raw || (p.qpn as usize) < n) {
-            Some(r) => r.receive(p),
+        let (verdict, ops) = match qps.get(p.qp() as usize).filter(|_| p.raw || (p.qpn as usize) < n) {
+            Some(_) => receive(qps, p),
             None if p.opcode == 0x81 => (counter::RX_CNP, vec![Reference::default().op(p)]),
             None => (counter::RX_QP_STATE, vec![Reference::default().op(p)]),
         };
@@ -720,8 +773,12 @@ fn check(
         for (i, read) in r.reads.iter().enumerate().skip(from) {
             assert_eq!(around.resources[&(q as u64 * 16 + i as u64 % 16)].0, read.0, "READ resource of {q}");
         }
-        let psn = qp_recv::PSN.get(&read_row(m, id::QP_RECV, q as u64));
+        let psn = qp_recv_read::PSN.get(&read_row(m, id::QP_RECV, q as u64));
         assert_eq!(psn, r.psn, "expected PSN of {q} as the table bus reads it");
+        let row = read_row(m, id::QP_RECV, q as u64);
+        let taken = (qp_recv_read::TAKEN.get(&row) == 1).then(|| qp_recv_read::TAKEN_INDEX.get(&row));
+        // Of a QP that has ended the receive that failed may still stand there.
+        assert!(r.halted || taken == r.held, "receive that the message of {q} has taken");
     }
     (cycles, counts)
 }

@@ -34,6 +34,24 @@ fn random_sequences(mut m: Model) {
             let (n, size) = (rng.random_range(0..60), [64, r.mtu, 16 * r.mtu, 16 * r.mtu][rng.random_range(0..4)]);
             post(r, n, size, &mut rng);
         }
+        // Every other seed, some take their receives from two shared queues, one of which is short.
+        for (shared, n) in [(5, 400), (6, 40)].into_iter().filter(|_| seed % 2 == 1) {
+            let mtu = qps[9].mtu;
+            let queue = &mut qps[shared];
+            (queue.state, queue.single, queue.part, queue.posted) = (qp_state::INIT, true, 0, 0);
+            queue.wqes.clear();
+            post(queue, n, 4 * mtu, &mut rng);
+            for wqe in &mut queue.wqes {
+                if rng.random_bool(0.1) {
+                    wqe[0].2 = u64::from(HOLE) + rng.random_range(0..1 << 30);
+                }
+            }
+            for r in qps.iter_mut().filter(|r| r.qpn > 8 && r.kind != qp_type::UC && (r.qpn % 3) as usize == shared % 3)
+            {
+                (r.single, r.part, r.posted, r.shared) = (true, 0, 0, Some(shared as u64));
+                r.wqes.clear();
+            }
+        }
         // What to send follows a copy of the reference, so that most packets make sense.
         let mut shadow = qps.clone();
         let mut q = 0;
@@ -80,8 +98,8 @@ fn random_sequences(mut m: Model) {
                 if !p.raw && (response || alone && op_info(p.opcode).is_none()) {
                     p.opcode = op::SEND_ONLY | p.opcode & transport::UC;
                 }
-                if let Some(r) = shadow.get_mut(if p.raw { 0 } else { p.qpn as usize }) {
-                    r.receive(&p);
+                if p.raw || shadow.len() > p.qpn as usize {
+                    receive(&mut shadow, &p);
                 }
                 p
             })
