@@ -134,6 +134,10 @@ impl Hardware for Device {
         }
     }
 
+    fn ask(&self) -> u32 {
+        read(mmio::ASK)
+    }
+
     fn drain(&mut self) {
         self.beat();
         go(mmio::DRAIN_GO, 1);

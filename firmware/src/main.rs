@@ -19,8 +19,11 @@ fn run(device: &mut device::Device, plane: &mut plane::Plane, mailbox: &mut plan
         device.beat();
         mailbox.watch_link(plane, device);
         plane.watch_drains(device);
+        // By turns: neither queue pairs that ask nor commands hold the others up.
+        plane.watch_asks(device);
         while mailbox.step(plane, device) {
             device.beat();
+            plane.watch_asks(device);
         }
     }
 }

@@ -7,10 +7,10 @@
 
 use abi::mmio;
 use core::{arch::global_asm, panic::PanicInfo, slice};
-use plane::{Counts, Handle, Key, Mailbox, Memory, Object, Plane, Qp};
+use plane::{Counts, Ground, Handle, Key, Mailbox, Memory, Object, Plane, Qp};
 
 /// What the stack needs at least, in bytes; it takes some 1.5 KiB.
-const STACK: usize = 4 << 10;
+const STACK: usize = 3 << 10;
 
 /// `LIMITS` of the smallest card, which has 32 KiB: 32 QPs, 64 CQs, 256 keys, 8 EQs.
 const SMALL: u32 = 5 | 6 << 8 | 8 << 16 | 3 << 24;
@@ -83,6 +83,7 @@ extern "C" fn start_rust() -> ! {
         qps: if far.at < far.end { &mut far } else { &mut rest }.take(counts.qps, Qp::NONE),
         ahs: rest.take(counts.ahs, Handle::NONE),
         keys: rest.take(counts.keys, Key::NONE),
+        grounds: rest.take(counts.grounds, Ground::NONE),
     });
     crate::run(&mut device, &mut plane, &mut Mailbox::new())
 }

@@ -15,6 +15,7 @@ mod objects;
 mod owners;
 mod pairs;
 mod regions;
+mod requests;
 mod ring;
 mod shared;
 mod transitions;
@@ -29,7 +30,7 @@ use numbers::{Numbers, Turn};
 pub use objects::Object;
 use objects::{Gid, Objects};
 pub use pairs::{Handle, Qp};
-pub use regions::Key;
+pub use regions::{Ground, Key};
 pub use ring::Mailbox;
 use words::{Block, get, put, put_wide};
 
@@ -98,6 +99,8 @@ pub trait Hardware {
     fn dma_write(&mut self, host: u64, words: &[u32]) -> bool;
     /// Loads `count` entries from `first` on from a list of page addresses in host memory.
     fn load_mtt(&mut self, list: u64, first: u32, count: u32, page_shift: u32) -> Load;
+    /// `mmio::ASK`.
+    fn ask(&self) -> u32;
     /// Waits until all that is under way in the data path has passed.
     fn drain(&mut self);
     /// Raises an event of type `kind` (`queue::event`).
@@ -152,6 +155,8 @@ pub struct Counts {
     pub ahs: usize,
     /// Memory keys.
     pub keys: usize,
+    /// Regions that windows may be bound to.
+    pub grounds: usize,
 }
 
 impl Counts {
@@ -160,12 +165,14 @@ impl Counts {
         let word = limits[0];
         let qps = limit(word, 0, QPS as u32).0 as usize;
         Counts {
-            pds: PDS,
+            // Two for each QP are more than enough.
+            pds: if 2 * qps < PDS { 2 * qps } else { PDS },
             cqs: limit(word, 1, CQS as u32).0 as usize,
             eqs: limit(word, 3, EQS as u32).0 as usize,
             qps,
             ahs: table::address_handles(qps),
             keys: limit(word, 2, KEYS as u32).0 as usize,
+            grounds: (limit(word, 2, KEYS as u32).0 as usize).div_ceil(16),
         }
     }
 
@@ -176,6 +183,7 @@ impl Counts {
             self.qps * size_of::<Qp>(),
             self.ahs * size_of::<Handle>(),
             self.keys * size_of::<Key>(),
+            self.grounds * size_of::<Ground>(),
         ];
         let (mut sum, mut i) = (0, 0);
         while i < slices.len() {
@@ -195,6 +203,7 @@ pub struct Memory<'a> {
     pub qps: &'a mut [Qp],
     pub ahs: &'a mut [Handle],
     pub keys: &'a mut [Key],
+    pub grounds: &'a mut [Ground],
 }
 
 /// The control plane.
@@ -208,6 +217,9 @@ pub struct Plane<'a> {
     ahs: &'a mut [Handle],
     ah_turn: Turn,
     keys: &'a mut [Key],
+    grounds: &'a mut [Ground],
+    /// Windows that were bound once.
+    bound: u16,
     key_turn: Turn,
     mtt: Numbers<{ MTT_UNITS / 32 }>,
     limits: Limits,
@@ -253,6 +265,8 @@ impl<'a> Plane<'a> {
             ahs: memory.ahs,
             ah_turn: Turn::default(),
             keys: memory.keys,
+            grounds: memory.grounds,
+            bound: 0,
             key_turn: Turn::default(),
             mtt: Numbers::new(),
             limits: Limits { qps: 0, cqs: 0, keys: 0, eqs: 0, mtt_units: 0, owners: 0, reads: 0, words: [0; 2] },

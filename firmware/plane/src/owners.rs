@@ -4,7 +4,7 @@ use crate::{
     Hardware, Outcome, Plane, check,
     words::{Block, get, put, put_wide},
 };
-use abi::cmd::{answer, kind, list_owned, result};
+use abi::cmd::{answer, key_kind, kind, list_owned, result};
 
 impl Plane<'_> {
     /// Objects of a kind, and the holder of each.
@@ -39,6 +39,12 @@ impl Plane<'_> {
 
     pub(crate) fn reclaim(&mut self, hw: &mut impl Hardware, owner: u8, a: &mut Block) -> Outcome {
         let (mut count, mut left) = (0, false);
+        // Windows before what they are bound to.
+        for i in 0..self.keys.len() {
+            if self.keys[i].kind == key_kind::WINDOW && self.keys[i].holder == owner + 1 {
+                count += self.destroy_mr(hw, i as u32, owner).is_ok() as u64;
+            }
+        }
         for which in [kind::QP, kind::SRQ, kind::AH, kind::MR, kind::CQ, kind::EQ, kind::PD] {
             let mut i = 0;
             while let Some(holder) = self.holder(which, i) {

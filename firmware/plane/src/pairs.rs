@@ -43,7 +43,7 @@ const FIRST: usize = m::MASK.lsb / 32;
 /// First word of the destination IP.
 const DIP: usize = m::DIP_LOW.lsb / 32;
 const ADDRESS_WORDS: usize = up_to(qp_address::VALID);
-const SEND_WORDS: usize = up_to(qp_send::INDEX);
+pub(crate) const SEND_WORDS: usize = up_to(qp_send::INDEX);
 const RECV_WORDS: usize = up_to(qp_recv::SIP_HIGH);
 
 /// Words `FIRST..16` of MODIFY_QP; the mask names the attributes that have been set since RESET.
@@ -430,7 +430,7 @@ impl Plane<'_> {
         Ok(())
     }
 
-    fn send_row(&self, n: usize, loads: Loads, owner: u32) -> [u32; SEND_WORDS] {
+    pub(crate) fn send_row(&self, n: usize, loads: Loads, owner: u32) -> [u32; SEND_WORDS] {
         let qp = &self.qps[n];
         let a = &qp.attributes;
         let mut row = [0; SEND_WORDS];
@@ -488,6 +488,7 @@ impl Plane<'_> {
         self.leave_gid(n);
         if self.qps[n].loaded {
             hw.commit(id::QP_STATE, n as u32, &state_row(qp_state::RESET));
+            self.close_windows(hw, n as u32);
             // Doorbells are refused first; the queues forget their rings when no fetch is under way any more.
             hw.commit(id::QP_SEND, n as u32, &self.send_row(n, Loads::Nothing, NOBODY as u32));
             hw.commit(id::QP_RECV, n as u32, &self.recv_row(n, Loads::Nothing, NOBODY as u32));
@@ -605,7 +606,7 @@ pub(crate) fn state_row(state: u8) -> [u32; 1] {
 }
 
 /// The state as it stands: an engine may have moved the QP to ERR.
-fn state(hw: &mut impl Hardware, n: usize) -> u8 {
+pub(crate) fn state(hw: &mut impl Hardware, n: usize) -> u8 {
     let mut row = [0; 1];
     hw.fetch(id::QP_STATE, n as u32, &mut row);
     get(&row, qp_state_row::STATE) as u8

@@ -70,7 +70,7 @@ pub fn page() -> String {
         queue::MAX_SGE,
         queue::MAX_MESSAGE
     );
-    layouts(&mut p, &[queue::send_wqe::LAYOUT, queue::sge::LAYOUT]);
+    layouts(&mut p, &[queue::send_wqe::LAYOUT, queue::key_wqe::LAYOUT, queue::sge::LAYOUT]);
     numbers(&mut p, &[queue::send_op::ALL]);
 
     section(&mut p, "Completions and events");
@@ -108,13 +108,20 @@ pub fn page() -> String {
             cmd::set_multicast::LAYOUT,
         ],
     );
-    numbers(&mut p, &[cmd::attr::ALL, cmd::kind::ALL]);
+    numbers(&mut p, &[cmd::attr::ALL, cmd::kind::ALL, cmd::key_kind::ALL]);
 
     section(&mut p, "Tables on the chip");
     p += "Rows as the firmware writes them over the table bus.\n";
     numbers(
         &mut p,
-        &[table::id::ALL, table::qp_state::ALL, table::qp_type::ALL, table::access::ALL, table::invalidate::ALL],
+        &[
+            table::id::ALL,
+            table::qp_state::ALL,
+            table::qp_type::ALL,
+            table::access::ALL,
+            table::invalidate::ALL,
+            table::verdict::ALL,
+        ],
     );
     layouts(
         &mut p,

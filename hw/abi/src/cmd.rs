@@ -178,6 +178,20 @@ layout! {
     }
 }
 
+numbers! {
+    /// What a key is for.
+    pub mod key_kind: u8 {
+        /// A region, registered at once.
+        REGION = 0;
+        /// One that REG_MR registers, while it is not valid, and that may be invalidated: fast registration. `PAGES` is the list of all its
+        /// pages, of which a registration takes some that stand there then, `LENGTH` their number. Like `BINDS` it needs one of that room.
+        FAST = 1;
+        /// A memory window of type 2: BIND_MW, while it is not valid, lets it open a part of a region to the peer of one QP. Its range and
+        /// access say nothing here. While it is valid its region cannot be destroyed.
+        WINDOW = 2;
+    }
+}
+
 layout! {
     /// CREATE_MR. The answer's number is the key index, `VALUE` the key (lkey and rkey).
     pub mod create_mr: 64 {
@@ -189,11 +203,15 @@ layout! {
         CONTIGUOUS = 52, 1;
         /// Pages that come and go while the region lives (on-demand paging): UNSUPPORTED.
         ON_DEMAND = 53, 1;
+        /// One of [`key_kind`](super::key_kind).
+        KIND = 54, 2;
         /// Log2 of the page size: 12, 16, 21 or 30.
         PAGE_SHIFT = 56, 6;
+        /// Windows may be bound to it (`IBV_ACCESS_MW_BIND`); there is room for a sixteenth of the keys.
+        BINDS = 62, 1;
         /// First virtual address.
         VA = 64, 64;
-        /// Bytes.
+        /// Bytes. Of a region that is registered later its pages.
         LENGTH = 128, 64;
         /// IOVA of the region, or of a list of 8-byte page addresses in host memory.
         PAGES = 192, 64;

@@ -85,4 +85,6 @@ registers! {
     EVENT_VALUE = 0x0b4, 4, Rw;
     /// Raises the event: bits 7:0 event queue, 15:8 type, as `queue::event`.
     EVENT_GO = 0x0b8, 4, Rw;
+    /// A WQE that waits for the firmware's verdict (`table::qp_send`): bits 15:0 its first block, 27:16 its QP, bit 31 there is one.
+    ASK = 0x0bc, 4, Ro;
 }

@@ -31,6 +31,8 @@ pub const MAX_MESSAGE: u64 = 1 << 31;
 numbers! {
     /// Send opcodes, in [`send_wqe::OPCODE`]. The WQE of an atomic is one block, of `LENGTH` 8; its `INLINE` and `SGES` say nothing. The
     /// same goes for that of an atomic write, whose 8 bytes stand where inline data do.
+    /// That of a LOCAL_INV, which invalidates a key of this NIC, has the key in place of the `LENGTH`; what is posted behind it waits until
+    /// it is done.
     pub mod send_op: u8 {
         SEND = 0;
         SEND_IMM = 1;
@@ -41,6 +43,8 @@ numbers! {
         FETCH_ADD = 6;
         SEND_INV = 7;
         LOCAL_INV = 8;
+        BIND_MW = 9;
+        REG_MR = 10;
         ATOMIC_WRITE = 12;
     }
 }
@@ -74,6 +78,23 @@ layout! {
         INDEX = 192, 16;
         /// QP number: what a direct WQE is addressed by.
         QPN = 224, 24;
+    }
+}
+
+layout! {
+    /// REG_MR and BIND_MW: a block of [`send_wqe`](super::send_wqe) of no length, whose `REMOTE_VA` is the first virtual address and `RKEY`
+    /// the key from now on, with any key byte.
+    pub mod key_wqe: 64 {
+        /// Access flags, as `table::access`.
+        ACCESS = 256, 4;
+        /// REG_MR: log2 of the page size: 12, 16, 21 or 30.
+        PAGE_SHIFT = 264, 6;
+        /// BIND_MW: key of the region.
+        LKEY = 288, 32;
+        /// Bytes.
+        SIZE = 320, 64;
+        /// REG_MR: its first page in the list that the region was made with.
+        PAGES = 384, 32;
     }
 }
 

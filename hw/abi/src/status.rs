@@ -10,6 +10,7 @@ numbers! {
         LOC_QP_OP = 2;
         LOC_PROT = 4;
         WR_FLUSH = 5;
+        MW_BIND = 6;
         BAD_RESP = 7;
         REM_INV_REQ = 9;
         REM_ACCESS = 10;

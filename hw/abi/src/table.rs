@@ -145,6 +145,8 @@ layout! {
         TIMEOUT = 96, 5;
         /// Doorbell page that may ring it; `NOBODY` for none.
         OWNER = 104, 12;
+        /// What the firmware says of the WQE that it was asked about (`mmio::ASK`), as `verdict`; else 0.
+        VERDICT = 116, 4;
         /// Address of the ring in host memory, aligned to 64.
         BASE = 128, 64;
         /// With `RESUME`: the next block, free-running.
@@ -155,6 +157,18 @@ layout! {
         CONSUMER = 464, 16;
         /// Reads only: blocks on chip, free-running.
         FETCHED = 480, 16;
+    }
+}
+
+numbers! {
+    /// What the firmware says of a WQE, in `qp_send::VERDICT`.
+    pub mod verdict: u8 {
+        /// Never in a row: it was asked.
+        ASKED = 1;
+        /// It is done: the QP goes on.
+        DONE = 8;
+        /// Or, with one of `status::cause` up to 7 added, it may not be: that is its completion's cause.
+        REFUSED = 8;
     }
 }
 

@@ -152,7 +152,7 @@ impl CoreConfig {
         };
         power("RAM of the soft core in bytes (ram)", self.ram, 32 << 10, abi::mmio::RAM_BYTES)?;
         // What the firmware keeps of each object, beside its image and stack.
-        let objects = 82 * qps + 8 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
+        let objects = 82 * qps + 11 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
         if self.ram < (25 << 10) + objects {
             return Err(format!("RAM of the soft core (ram): {}, too small for so many objects", self.ram));
         }
@@ -532,6 +532,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<Chunk>::join(&mut self.mmu.rx_chunk, &mut self.landing.chunk);
         Source::<AccessReq>::join(&mut self.transmit.req, &mut self.mmu.tx_req);
         Source::<Chunk>::join(&mut self.mmu.tx_chunk, &mut self.transmit.chunk);
+        self.control.ask.next = self.requester.ask.val();
+        self.control.asks.next = self.requester.asks.val();
         self.mmu.mtt_we.next = self.control.mtt_we.val();
         self.mmu.mtt_addr.next = self.control.mtt_addr.val();
         self.mmu.mtt_frame.next = self.control.mtt_frame.val();

@@ -573,7 +573,8 @@ pub struct GoBack {
 }
 
 /// A WQE cannot be executed: the completer completes it with an error once all before it are acknowledged, that is when
-/// `psn` is the oldest unacknowledged PSN. Source: transport/requester.
+/// `psn` is the oldest unacknowledged PSN. Without a `cause` it is an operation that concerns this NIC alone, and executed then; it has
+/// a record, and `blocks` is 1 if nothing that was sent before it asks for an answer. Source: transport/requester.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct SendFault {
     /// QP.

@@ -8,7 +8,7 @@ use abi::{
     },
     table::{id, qp_send, qp_state, qp_state_row, qp_type},
 };
-use plane::{Counts, Handle, Hardware, Key, Load, Mailbox, Memory, Object, Plane, Qp, Ring, words::Block};
+use plane::{Counts, Ground, Handle, Hardware, Key, Load, Mailbox, Memory, Object, Plane, Qp, Ring, words::Block};
 use std::collections::BTreeMap;
 
 pub type Bytes = [u8; 64];
@@ -42,6 +42,8 @@ pub struct Fake {
     pub producer: u32,
     pub load: Load,
     pub log: String,
+    /// The work request that waits.
+    pub ask: u32,
     /// After so many more fetches, a row changes.
     pub change: Option<(usize, (u8, u32), Bytes)>,
 }
@@ -58,6 +60,7 @@ impl Default for Fake {
             producer: 0,
             load: Load::Done,
             log: String::new(),
+            ask: 0,
             change: None,
         }
     }
@@ -115,6 +118,9 @@ impl Hardware for Fake {
     fn load_mtt(&mut self, list: u64, first: u32, count: u32, shift: u32) -> Load {
         self.acts.push(Act::Load { list, first, count, shift });
         self.load
+    }
+    fn ask(&self) -> u32 {
+        self.ask
     }
     fn drain(&mut self) {
         self.acts.push(Act::Drain);
@@ -186,6 +192,7 @@ impl Bench {
             qps: vec![Qp::NONE; n.qps].leak(),
             ahs: vec![Handle::NONE; n.ahs].leak(),
             keys: vec![Key::NONE; n.keys].leak(),
+            grounds: vec![Ground::NONE; n.grounds].leak(),
         });
         let mut mailbox = Mailbox::new();
         plane.start(&mut fake);

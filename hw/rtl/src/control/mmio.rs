@@ -12,7 +12,7 @@
 
 use super::registers::{FirmwareRegisters, HostRegisters, Identity};
 use super::table_bus::READ;
-use crate::msg::{Event, TableReq};
+use crate::msg::{Event, QueueIndex, TableReq};
 use crate::stream::Source;
 use abi::{mmio, queue::event, table};
 use hdl::prelude::*;
@@ -61,6 +61,7 @@ mod word {
     pub const EVENT_NUMBER: u64 = at(mmio::EVENT_NUMBER);
     pub const EVENT_VALUE: u64 = at(mmio::EVENT_VALUE);
     pub const EVENT_GO: u64 = at(mmio::EVENT_GO);
+    pub const ASK: u64 = at(mmio::ASK);
 }
 
 /// The registers. See the module.
@@ -121,6 +122,10 @@ pub struct Mmio {
     pub list_busy: Signal<In, Bit>,
     pub list_failed: Signal<In, Bit>,
     pub list_bad: Signal<In, Bit>,
+
+    /// A WQE waits for the firmware.
+    pub ask: Signal<In, QueueIndex>,
+    pub asks: Signal<In, Bit>,
 
     pub drain_go: Signal<Out, Bit>,
     pub drain_busy: Signal<In, Bit>,
@@ -381,6 +386,9 @@ impl Logic for Mmio {
                 }
                 word::MTT_GO => cat!(32; bits::<29>(0), self.list_bad.val(), self.list_failed.val(), list_busy),
                 word::DRAIN_GO => cat!(32; bits::<31>(0), self.drain_busy.val() || self.drain_start.q.val()),
+                word::ASK => {
+                    cat!(32; self.asks.val(), bits::<3>(0), self.ask.val().queue, self.ask.val().index)
+                }
                 word::EVENT_GO => cat!(32; bits::<31>(0), self.event_due.q.val()),
                 _ => bits::<32>(0),
             };

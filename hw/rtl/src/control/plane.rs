@@ -20,7 +20,7 @@ use super::{
     soft_core::SoftCore,
     table_bus::{DOORS, TableBus},
 };
-use crate::msg::{BarAccess, DmaData, DmaRead, DmaWrite, Event};
+use crate::msg::{BarAccess, DmaData, DmaRead, DmaWrite, Event, QueueIndex};
 use crate::stream::{Sink, Source, TableMaster};
 use hdl::prelude::*;
 
@@ -67,6 +67,9 @@ pub struct ControlPlane<const W: usize> {
 
     /// Doors of the table bus, numbered by [`super::table_bus::door`].
     pub table: Arr<TableMaster, DOORS>,
+    /// A WQE of transport/requester that the firmware decides upon.
+    pub ask: Signal<In, QueueIndex>,
+    pub asks: Signal<In, Bit>,
     /// Table loader, to memory/mmu.
     pub mtt_we: Signal<Out, Bit>,
     pub mtt_addr: Signal<Out, Bits<24>>,
@@ -218,6 +221,8 @@ impl<const W: usize> Logic for ControlPlane<W> {
         self.mmio.now.next = self.clock_q.q.val().get_bits::<32>(0);
         self.mmio.reset_cause.next = self.cause.q.val();
         self.mmio.reset_busy.next = self.reset.busy.val();
+        self.mmio.ask.next = self.ask.val();
+        self.mmio.asks.next = self.asks.val();
         self.mmio.trap.next = self.core.trap.val();
         self.mmio.dma_error.next = self.counters.dma_error.val();
         self.mmio.log_re.next = self.registers.log_re.val();

@@ -86,7 +86,8 @@ fn step_of(op: RxOp) -> Step {
         response: op.response,
         write: op.write,
         moves: op.write && !(atomic && !op.response) && !invalidates(op.need),
-        exchanges: op.write && (op.reply.atomic || op.reply.read),
+        // Nothing that has been let in writes behind the death of its key: an atomic may be in its slot.
+        exchanges: op.write && (op.reply.atomic || op.reply.read || invalidates(op.need)),
         adds: op.adds,
         buf: op.buf,
         own: op.response || op.need == access::LOCAL_WRITE,

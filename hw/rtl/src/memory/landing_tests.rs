@@ -250,7 +250,7 @@ impl Rules {
             for chunk in chunks(op.key.to_u64(), op.va.to_u64(), len).into_iter().filter(|_| op.write) {
                 let fresh = op.write && !flushed && fault == 0;
                 let good = fresh && chunk.cause == bits(0);
-                if op.write && (atomic || op.reply.read) {
+                if op.write && (atomic || op.reply.read || kills) {
                     self.exchanges.push(Exchange {
                         void: !good || !atomic,
                         response: op.response,

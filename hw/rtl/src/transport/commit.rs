@@ -20,7 +20,7 @@ use crate::{
     stream::{Sink, Source},
 };
 use abi::{
-    queue::recv_op,
+    queue::{recv_op, send_op},
     status::{cause, counter, wc},
     wire::syndrome,
 };
@@ -126,7 +126,13 @@ impl Logic for Commit {
         if landed.fault {
             // A receive WQE's own memory was at fault, or the peer's key.
             completion.valid = landed.own || (lost || inv) && completion.valid;
-            completion.status = if inv { wc::REM_INV_REQ.to_bits() } else { wc::LOC_PROT.to_bits() };
+            completion.status = if inv {
+                wc::REM_INV_REQ.to_bits()
+            } else if completion.opcode == send_op::LOCAL_INV {
+                wc::LOC_QP_OP.to_bits()
+            } else {
+                wc::LOC_PROT.to_bits()
+            };
             completion.cause = landed.cause;
             // Raw frames, those of QP 0, are not answered.
             reply.ack = !landed.response && landed.qpn.any() && !alone;

@@ -36,7 +36,7 @@ use crate::{
 use abi::{
     queue::send_op,
     status::{cause, counter, wc},
-    table::{access, id},
+    table::{access, id, invalidate},
 };
 use hdl::prelude::*;
 
@@ -143,6 +143,7 @@ pub struct Completer {
     /// The oldest record, if there is one, its packets, and the number of the one behind it.
     has: DFF<Bit>,
     is_read: DFF<Bit>,
+    is_local: DFF<Bit>,
     rec: DFF<Record>,
     packets: DFF<Psn>,
     next_record: DFF<Bits<7>>,
@@ -220,7 +221,7 @@ impl Logic for Completer {
         );
         dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
         dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
-        dff_setup!(self, clock, op_q, kick_q, has, is_read, worth, alone, unmarks);
+        dff_setup!(self, clock, op_q, kick_q, has, is_read, is_local, worth, alone, unmarks);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
@@ -403,6 +404,9 @@ impl Logic for Completer {
             new.rnr = true;
             new.rnr_code = p.code;
         }
+        if f.local {
+            new.fault = false;
+        }
         if f.fault && trouble.known && !trouble.due {
             new.fault = !trouble.past;
         }
@@ -465,15 +469,20 @@ impl Logic for Completer {
             qpn: p.qpn,
             generation: self.generation.q.val(),
             response: true,
-            write: lands && f.bytes,
+            // The length of a LOCAL_INV is its key.
+            write: lands && f.bytes || f.local && rec.opcode == send_op::LOCAL_INV,
             adds: false,
-            key: stretch.key,
+            key: if f.local { rec.length } else { stretch.key },
             va: stretch.va,
             len: stretch.len,
             span: stretch.len.cast::<32>(),
             buf: self.place.q.val(),
             pd: attributes.pd,
-            need: access::LOCAL_WRITE.to_bits(),
+            need: if f.local {
+                elab!(bits::<6>(to_invalidate(invalidate::LOCAL)))
+            } else {
+                access::LOCAL_WRITE.to_bits()
+            },
             last: !(lands && !stretch.last),
             accepted: false,
             more: again,
@@ -610,6 +619,7 @@ impl Logic for Completer {
                     now,
                     self.has.q.val(),
                     self.is_read.q.val(),
+                    self.is_local.q.val(),
                     // The answer to a READ, or to an atomic write, is that of a READ.
                     rec.opcode.get_bits::<2>(0).any(),
                     rec.length,
@@ -636,7 +646,7 @@ impl Logic for Completer {
                     self.timeout.d.next = attributes.timeout;
                     self.alone.d.next = attributes.alone;
                     self.moved.d.next = moved;
-                    self.op_valid.d.next = ends || lands || f.whole && rec.signaled;
+                    self.op_valid.d.next = ends || lands || f.local || f.whole && rec.signaled;
                     self.op_q.d.next = op;
                     self.todo.d.next = if f.whole && f.retire { f.rest } else { 0.into() };
                     self.some.d.next = f.whole && f.more;
@@ -688,8 +698,15 @@ impl Logic for Completer {
             // An atomic write is answered like a READ of no bytes.
             self.rec.d.next.length = record.length.replace_bit(3, record.length.get_bit(3) && !puts(record));
             self.is_read.d.next = has && reads;
-            self.packets.d.next =
-                if attributes.raw { bits::<24>(1) } else { response_psns(record.length, attributes.mtu) };
+            let local = record.opcode.get_bits::<2>(2) == 2;
+            self.is_local.d.next = has && local;
+            self.packets.d.next = if local {
+                0.into()
+            } else if attributes.raw {
+                bits::<24>(1)
+            } else {
+                response_psns(record.length, attributes.mtu)
+            };
         }
         // These are looked at only when their time has come.
         let (srtt, rttvar) = measure(now.srtt, now.rttvar, self.sample.q.val());

@@ -3,6 +3,7 @@
 use super::{opcode::*, requester_wqe::status_of, responder_rules::pkeys_match};
 use crate::msg::*;
 use abi::{
+    queue::send_op,
     status::{cause, wc},
     table::{qp_recv, qp_send, qp_state, qp_type},
     wire::op,
@@ -318,8 +319,9 @@ pub fn measure(srtt: Bits<16>, rttvar: Bits<16>, sample: Bits<12>) -> (Bits<16>,
 pub struct Facts {
     /// Case: it is not heard.
     pub nothing: Bit,
-    /// It acknowledges the record, or the front of it.
+    /// It acknowledges the record, or the front of it; that is an operation which concerns this NIC alone, and its time has come.
     pub retire: Bit,
+    pub local: Bit,
     /// The response of a READ was lost: implied NAK.
     pub lost: Bit,
     /// All that it acknowledges is done.
@@ -369,10 +371,12 @@ pub struct Trouble {
     /// It has a cause, and blocks of its own; status of its completion.
     pub ends: Bit,
     pub has_blocks: Bit,
+    /// It asks to go back.
+    pub back: Bit,
     pub status: Bits<8>,
 }
 
-/// See [`Facts`]. The record, a READ's or an `atomic`'s if `is_read`, of `length` bytes, takes `packets` PSNs, of which `behind` with `before` bytes are acknowledged; the packet acknowledges
+/// See [`Facts`]. The record, a READ's or an `atomic`'s if `is_read`, that of a local operation if `is_local`, of `length` bytes, takes `packets` PSNs, of which `behind` with `before` bytes are acknowledged; the packet acknowledges
 /// `todo` more, `some` if that is not 0. Of a READ response a packet has the MTU, or at the end all that remains. FIRST and MIDDLE
 /// are taken for each other: after a go back the old response may still arrive. `timely`: the timer that fired, `fired_verbs` or
 /// a fast one, is the present one.
@@ -381,6 +385,7 @@ pub fn facts_of(
     row: Row,
     has: Bit,
     is_read: Bit,
+    is_local: Bit,
     atomic: Bit,
     length: Bits<32>,
     packets: Psn,
@@ -403,14 +408,15 @@ pub fn facts_of(
     let (says_timer, says_fault) = (kind == SAYS_TIMER, kind == SAYS_FAULT);
 
     let heard = said.runs && said.about && (said.call || said.hears && said.peer && said.pkey);
-    let retire = heard && some && has && !is_read;
+    let own = heard && !some;
+    let local = own && is_local && (says_ack || says_fault);
+    let retire = heard && some && has && !is_read || local;
     // An ACK within a READ's PSNs is unsolicited, a NAK there is about it.
     let unread = heard && some && is_read;
     let lost = unread && if says_ack { more } else { !says_end || all };
     let bare = heard && some && !has;
     // What it says itself, once nothing is left to acknowledge, or where a NAK is about a READ.
-    let own = heard && !some;
-    let quiet = own && says_ack || unread && says_ack && !more || bare && !says_end;
+    let quiet = own && says_ack && !local || unread && says_ack && !more || bare && !says_end;
     let data = own && says_data && is_read;
     let end = says_end && (own || bare || unread && !all);
 
@@ -420,18 +426,17 @@ pub fn facts_of(
     let good = said.atomic == atomic && if final_one { sound_last } else { sound };
 
     // A WQE or frame failed: its turn is now, later, or, if it was acknowledged meanwhile, never.
-    let fault = own && says_fault;
+    let fault = own && says_fault && !local;
     let of_fault = (quiet && row.fault || fault) && trouble.due && trouble.ends;
     let free = (says_timer && (row.rnr || !fired_verbs)) || says_fault;
-    let goes = lost && !row.recovering
-        || own && says_nak
-        || own && says_timer && has && timely
-        || fault && trouble.known && trouble.past;
+    let goes =
+        lost && !row.recovering || own && says_nak || own && says_timer && has && timely || fault && trouble.back;
     let spent = goes && !free && !row.retry.any();
     let worn = own && says_rnr && !row.rnr_retry.any();
     Facts {
         nothing: !heard,
         retire,
+        local,
         lost,
         quiet,
         data,
@@ -480,14 +485,24 @@ pub fn head_of(row: Row) -> Bits<11> {
 pub fn trouble_of(row: Row, fault: SendFault, generation: Gen) -> Trouble {
     let known = fault.generation == generation;
     let delta = fault.psn - row.psn;
+    let (past, here) = (delta.get_bit(23), fault.psn == row.psn);
+    let ends = fault.cause.any();
     Trouble {
         known,
-        past: delta.get_bit(23),
-        due: known && fault.psn == row.psn,
-        ends: fault.cause.any(),
+        past,
+        due: known && here,
+        ends,
         has_blocks: fault.blocks.any(),
+        // Of what failed and was acknowledged; of what a local operation waits for and nobody was asked for.
+        back: known && if ends { past } else { fault.blocks.any() && !past && !here },
         // A frame fails at its key.
-        status: if fault.blocks.any() { status_of(fault.cause) } else { wc::LOC_PROT.to_bits() },
+        status: if !fault.blocks.any() {
+            wc::LOC_PROT.to_bits()
+        } else if fault.opcode == send_op::BIND_MW {
+            wc::MW_BIND.to_bits()
+        } else {
+            status_of(fault.cause)
+        },
     }
 }
 

@@ -5,7 +5,7 @@ use crate::msg::*;
 use abi::{
     queue::send_op,
     status::{cause, counter, wc},
-    table::{id, qp_recv, qp_send, qp_state, qp_type},
+    table::{id, invalidate, qp_recv, qp_send, qp_state, qp_type},
     wire::op,
 };
 use hdl::prelude::*;
@@ -105,7 +105,7 @@ type Outcome = (usize, Vec<RxOp>, Option<GoBack>);
 
 impl Reference {
     fn send(&mut self, opcode: u8, length: u64, signaled: bool) -> &mut Self {
-        let packets = length.div_ceil(self.mtu).max(1);
+        let packets = if opcode == send_op::LOCAL_INV { 0 } else { length.div_ceil(self.mtu).max(1) };
         let index = self.messages.last().map_or(0, |m| m.index + m.blocks);
         let blocks = 1 + self.messages.len() as u64 % 4;
         let half = length / 2;

@@ -23,6 +23,12 @@
 //! A QP stops (its *open* bit falls) when its window or its READs are used up, at a fence, or at a fault; a kick opens it again.
 //! A kick that crosses a QP in front or engine keeps it open, so none is lost. It counts a cycle after it came.
 //!
+//! An operation that concerns this NIC alone has a record of no PSNs. The completer is told of it as of a fault, and executes it
+//! when all before it is done; until it is done itself nothing behind it goes. It is told again when a go back has led here again.
+//!
+//! Windows and fast registrations are policy, and so the firmware's: a WQE that asks for one stops its QP, and is shown to the firmware
+//! (`ask`), until a row brings its verdict. One at a time: that of another QP is picked again meanwhile.
+//!
 //! A late ACK may overtake a go back: the QP then skips to the oldest message in flight, as `acked` shows it, for the WQEs before
 //! it are complete and may be overwritten.
 //!
@@ -49,7 +55,7 @@ use crate::{
 use abi::{
     queue::{sge, ud_target},
     status::counter,
-    table::{address_handles, id, qp_send, qp_state, qp_type},
+    table::{address_handles, id, qp_send, qp_state, qp_type, verdict},
 };
 use hdl::prelude::*;
 
@@ -172,6 +178,9 @@ pub struct Requester<const N: usize> {
     pub fault: Sink<TxFault>,
     pub failed: Source<SendFault>,
     pub epoch: Source<EpochMark>,
+    /// First block of a WQE that the firmware decides upon, by `qp_send::VERDICT` in a row of its QP.
+    pub ask: Signal<Out, QueueIndex>,
+    pub asks: Signal<Out, Bit>,
     /// QP_SEND rows; a read gives the next PSN, and whether all is drained. And AH rows.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
@@ -242,6 +251,8 @@ pub struct Requester<const N: usize> {
     budget: DFF<Bits<13>>,
     spent: DFF<Bit>,
     // Outputs.
+    asks_q: Reg<Bit>,
+    ask_q: DFF<QueueIndex>,
     inline_valid: Reg<Bit>,
     inline_word: DFF<Bits<512>>,
     stale: Reg<Bit>,
@@ -279,7 +290,7 @@ impl<const N: usize> Logic for Requester<N> {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, state, work, other, context, now, store, consumed, kicked, wqe, holds, fresh, compared);
-        regs!(self, clock, rst, unsure, differs, opens, gate, inlines, inline_valid, stale, beyond, kicks);
+        regs!(self, clock, rst, unsure, differs, opens, gate, inlines, inline_valid, stale, beyond, kicks, asks_q);
         dff_setup!(
             self, clock, other_work, whose, queue, sges, block, taker, recall, left, entry, at, want, packet, gaps
         );
@@ -294,6 +305,7 @@ impl<const N: usize> Logic for Requester<N> {
             budget,
             spent,
             inline_word,
+            ask_q,
             kick_q,
             live,
             runs,
@@ -459,7 +471,8 @@ impl<const N: usize> Logic for Requester<N> {
         self.runs.d.next = view.state == qp_state::RTS || view.state == qp_state::SQD;
         self.news.d.next = frame.request && frame.epoch == of_row.epoch && !of_row.frame_failed;
         let live = self.live.q.val();
-        self.drained.d.next = of_row.high == self.acked.val().psn && !of_row.offset.any();
+        let all = of_row.high == self.acked.val().psn && of_row.top == self.acked.val().record;
+        self.drained.d.next = all && !of_row.offset.any();
 
         // ---- Engine.
         match state {
@@ -501,8 +514,8 @@ impl<const N: usize> Logic for Requester<N> {
                 self.want.d.next = coming.bytes;
                 self.remote.d.next = wqe.va + now.offset.cast::<64>();
                 self.opens.d.next = true;
-                // Is it still what was sent before? One comparison a pick.
-                self.unsure.d.next = (now.offset.any() || coming.again) && !self.compared.q.val();
+                // Is it still what has begun before? One comparison a pick.
+                self.unsure.d.next = !coming.opens_record && !self.compared.q.val();
                 self.recall.d.next = if now.offset.any() { now.record - 1 } else { now.record };
                 self.compared.d.next = true;
                 self.differs.d.next = false;
@@ -519,7 +532,7 @@ impl<const N: usize> Logic for Requester<N> {
                 self.inlines.d.next = sends_inline;
                 // What was acknowledged since the pick is not in its rows: they tell nothing of a bad WQE then.
                 let first = self.fresh.q.val() && !self.kicked.q.val();
-                let verdict = gate_of(gaps, packet, now.failed, self.differs.q.val(), first);
+                let verdict = gate_of(gaps, packet, now.verdict, now.failed, self.differs.q.val(), first);
                 self.gate.d.next = verdict;
                 let full = now.silent + packet.units >= ACK_UNITS;
                 let last = packet.last && (wqe.signaled || !gaps.posted || packet.again);
@@ -549,6 +562,22 @@ impl<const N: usize> Logic for Requester<N> {
                     } else if gate.halts {
                         // One that comes in this cycle opens it all the same.
                         closes = gate.stops && !self.kicked.q.val();
+                        self.state.d.next = State::Idle;
+                    } else if gate.local {
+                        self.now.d.next = self.after.q.val();
+                        self.store.d.next = true;
+                        self.consumed.d.next = true;
+                        // Now: from the next cycle on the completer may be done with it, and kick.
+                        closes = true;
+                        self.state.d.next = State::Fault;
+                    } else if gate.asks {
+                        if !self.asks_q.q.val() {
+                            self.asks_q.d.next = true;
+                            self.ask_q.d.next = QueueIndex { queue: context.qpn, index: now.index };
+                            self.now.d.next.verdict = verdict::ASKED.to_bits();
+                            self.store.d.next = true;
+                            closes = true;
+                        }
                         self.state.d.next = State::Idle;
                     } else {
                         self.now.d.next.failed = true;
@@ -631,7 +660,7 @@ impl<const N: usize> Logic for Requester<N> {
                 self.state.d.next = State::Find;
             }
             State::Fault => {
-                closes = true;
+                closes = work == Work::Frame || !gate.local;
                 self.fault.ready.next = self.failed.ready.val() && work == Work::Frame;
                 if self.failed.ready.val() {
                     self.state.d.next = State::Idle;
@@ -655,6 +684,16 @@ impl<const N: usize> Logic for Requester<N> {
                         self.attributes.we.next = writes;
                         self.handles.we.next = req.write && req.table == id::AH;
                         opens = writes;
+                        // Of the one that was asked about; or its queue begins anew.
+                        let decided: Bits<4> = row.get_bits::<4>(elab!(qp_send::VERDICT.lsb));
+                        let decides = writes && decided.any();
+                        if decides {
+                            self.now.d.next.verdict = decided;
+                            self.store.d.next = true;
+                        }
+                        if decides || loads && self.ask_q.q.val().queue == context.qpn {
+                            self.asks_q.d.next = false;
+                        }
                         self.table.ready.next = !loads;
                         self.table.rvalid.next = !req.write;
                         self.table.rdata.next.set_bits::<24>(elab!(qp_send::PSN.lsb), now.psn);
@@ -761,7 +800,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.recall_addr.next = cat!(24; bits::<5>(0), context.qpn, self.recall.q.val());
 
         // ---- Records, landing rows, how far it is.
-        let begins = state == State::Emit && opens_frame && gate.goes;
+        let begins = state == State::Emit && opens_frame && (gate.goes || gate.local);
         self.record_we.next = begins && packet.opens_record;
         self.record_addr.next = cat!(24; bits::<5>(0), context.qpn, now.record);
         self.record.next = Record {
@@ -828,7 +867,13 @@ impl<const N: usize> Logic for Requester<N> {
             psn: now.psn,
             cause: gate.reason,
             // None would mean a frame's fault, bit 7 a receive.
-            blocks: if wqe.blocks.any() { wqe.blocks } else { 1.into() },
+            blocks: if gate.local {
+                cat!(3; bits::<2>(0), gaps.silent)
+            } else if wqe.blocks.any() {
+                wqe.blocks
+            } else {
+                1.into()
+            },
             opcode: wqe.opcode.get_bits::<7>(0).cast::<8>(),
         };
         if work == Work::Frame {
@@ -837,6 +882,8 @@ impl<const N: usize> Logic for Requester<N> {
             self.failed.data.next.blocks = 0.into();
             self.failed.data.next.opcode = 0.into();
         }
+        self.ask.next = self.ask_q.q.val();
+        self.asks.next = self.asks_q.q.val();
         self.epoch.valid.next = state == State::Mark;
         self.epoch.data.next = EpochMark { qpn: context.qpn, epoch: now.epoch };
         self.refetch.valid.next = state == State::Refetch;

@@ -38,6 +38,10 @@ pub struct Progress {
     pub epoch: Bits<8>,
     /// Units sent since the last AckReq.
     pub silent: Bits<6>,
+    /// The last WQE concerned this NIC alone: nothing goes before that and all before it is done.
+    pub barred: Bit,
+    /// What the firmware says of the next WQE that begins (`abi::table::verdict`), or that it was asked.
+    pub verdict: Bits<4>,
     /// A WQE or frame failed: nothing more until a go back.
     pub failed: Bit,
     pub frame_failed: Bit,
@@ -59,6 +63,8 @@ pub struct Packet {
     /// Last of its message; a READ is one packet. So is an atomic, which is a READ to all else, too, but that it has payload.
     pub last: Bit,
     pub read: Bit,
+    /// There is none: it concerns this NIC alone.
+    pub local: Bit,
     /// Payload, and PSNs it takes.
     pub bytes: Bits<14>,
     pub psns: Bits<24>,
@@ -98,6 +104,13 @@ pub struct Gaps {
     /// READs are at their limit; a fence waits for them.
     pub reading: Bit,
     pub fenced: Bit,
+    /// A local operation is not done; what was sent before one asks for no answer.
+    pub barred: Bit,
+    pub silent: Bit,
+    /// The WQE is one for the firmware, which is to be asked; was asked; said that it is not to be.
+    pub asks: Bit,
+    pub asked: Bit,
+    pub refused: Bit,
     /// The peer may have no receive for it, or for what comes behind it; and it must wait for that.
     pub spent: Bit,
     pub unheard: Bit,
@@ -113,8 +126,11 @@ pub struct Gaps {
 /// What holds a QP back.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Gate {
-    /// Nothing does.
+    /// Nothing does: a packet goes, or what needs none is done.
     pub goes: Bit,
+    pub local: Bit,
+    /// The firmware is asked first.
+    pub asks: Bit,
     /// It lies behind what is acknowledged.
     pub skips: Bit,
     /// Not in this pick.
@@ -183,8 +199,9 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
     let again = now.psn != now.high;
     Packet {
         first,
-        last: rest || read,
+        last: rest || read || wqe.local,
         read,
+        local: wqe.local,
         bytes: if wqe.atomic {
             elab!(bits::<14>(2 * ATOMIC_BYTES as u64))
         } else if read && !wqe.puts {
@@ -192,7 +209,13 @@ pub fn packet_of(now: Progress, wqe: Wqe, left: Bits<32>, attributes: Attributes
         } else {
             bytes
         },
-        psns: if read { packets } else { 1.into() },
+        psns: if read {
+            packets
+        } else if wqe.local {
+            0.into()
+        } else {
+            1.into()
+        },
         packets,
         units: (some + 511).get_bits::<5>(9).cast::<6>(),
         opens_record: first && now.record == now.top && !again,
@@ -269,6 +292,11 @@ pub fn gaps_of(
         crowd: opens && messages == elab!(MESSAGES - 1),
         reading: wqe.reads && reads >= attributes.max_reads.cast::<8>(),
         fenced: begins && wqe.fence && reads.any(),
+        barred: now.barred && (messages.any() || now.psn != acked.psn),
+        silent: now.silent.any() && attributes.kind == qp_type::RC,
+        asks: wqe.asks && opens && !now.verdict.any(),
+        asked: wqe.asks && opens && now.verdict.any() && !now.verdict.get_bit(3),
+        refused: wqe.asks && opens && now.verdict.get_bit(3) && now.verdict.get_bits::<3>(0).any(),
         spent: acked.limited && place >= limit,
         unheard: begins && receives && over && !now.silent.any(),
         unsound: fault_of(wqe, attributes.kind, attributes.max_reads),
@@ -286,7 +314,7 @@ pub fn gaps_of(
 /// `first`: it is the first of its pick, and nothing was acknowledged since. A bad WQE that is sent again may have been completed by a late ACK, which the next pick
 /// shows: only a pick's first WQE is read later than what is acknowledged.
 #[hdl_fn]
-pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, first: Bit) -> Gate {
+pub fn gate_of(gaps: Gaps, packet: Packet, verdict: Bits<4>, failed: Bit, changed: Bit, first: Bit) -> Gate {
     // A READ may take the window up to 2^23 PSNs; none that is sound takes more by itself.
     let wide = packet.read && packet.packets > gaps.room && !gaps.behind;
     let ends = !gaps.some || !gaps.whole && !gaps.torn || !gaps.running;
@@ -302,16 +330,22 @@ pub fn gate_of(gaps: Gaps, packet: Packet, failed: Bit, changed: Bit, first: Bit
         bits::<8>(cause::WQE_LENGTH as u64)
     } else if gaps.stranger {
         bits::<8>(cause::WQE_HANDLE as u64)
+    } else if gaps.refused {
+        verdict.get_bits::<3>(0).cast::<8>()
     } else {
         0.into()
     };
-    let faulty = gaps.torn || changed || unsound || gaps.short || gaps.long || gaps.stranger;
-    let skips = gaps.misplaced && gaps.running && !failed;
+    let faulty = gaps.torn || changed || unsound || gaps.short || gaps.long || gaps.stranger || gaps.refused;
+    // A local operation that is not done is the oldest, at the place of what is behind it.
+    let skips = gaps.misplaced && gaps.running && !failed && !gaps.barred;
     let waits = (gaps.running && gaps.whole && busy || wide && !ends) && !faulty;
-    let stops = !gaps.running && !gaps.resumes || failed || waits;
+    let stops = !gaps.running && !gaps.resumes || failed || waits || gaps.barred || gaps.asked;
     let halts = stops || ends || packet.again && faulty && !first;
+    let free = !skips && !halts && !faulty;
     Gate {
-        goes: !skips && !halts && !faulty,
+        goes: free && !packet.local,
+        local: free && packet.local && !gaps.asks,
+        asks: free && gaps.asks,
         skips,
         halts,
         stops,
@@ -333,7 +367,9 @@ pub fn advanced(now: Progress, packet: Packet, blocks: Bits<3>, ack: Bit) -> Pro
         top: if packet.opens_record { now.top + 1 } else { now.top },
         reads: if packet.read { now.reads + 1 } else { now.reads },
         epoch: now.epoch,
-        silent: if ack || packet.read { 0.into() } else { now.silent + packet.units },
+        silent: if ack || packet.read || packet.local { 0.into() } else { now.silent + packet.units },
+        barred: packet.local,
+        verdict: if packet.opens_record { 0.into() } else { now.verdict },
         failed: now.failed,
         frame_failed: now.frame_failed,
     }
@@ -352,6 +388,9 @@ pub fn restarted(now: Progress, to: Restart, loads: Bit, new_epoch: Bit) -> Prog
         reads: to.reads,
         epoch: if new_epoch { now.epoch + 1 } else { now.epoch },
         silent: 0.into(),
+        barred: false,
+        // Of a WQE that has not begun, which is still to come.
+        verdict: if loads { 0.into() } else { now.verdict },
         failed: false,
         frame_failed: false,
     }

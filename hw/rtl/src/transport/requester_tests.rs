@@ -51,6 +51,9 @@ impl Message {
     fn atomic(&self) -> bool {
         [send_op::COMPARE_SWAP, send_op::FETCH_ADD].contains(&self.opcode)
     }
+    fn local(&self) -> bool {
+        self.opcode == send_op::LOCAL_INV
+    }
     /// Its peer answers it with data, or with a response of none.
     fn reads(&self) -> bool {
         self.opcode == send_op::READ || self.opcode == send_op::ATOMIC_WRITE || self.atomic()
@@ -90,6 +93,8 @@ struct Pair {
     reads_done: u8,
     quiet: u64,
     broken: bool,
+    /// The completer was told of a local operation since the last go back.
+    told: bool,
     /// The peer counts its receives: messages that it has one for.
     limit: Option<usize>,
 }
@@ -117,6 +122,11 @@ impl Pair {
 
     fn packets(&self, bytes: u32) -> u32 {
         bytes.div_ceil(self.mtu_bytes()).max(1)
+    }
+
+    /// PSNs of a message.
+    fn span(&self, message: &Message) -> u32 {
+        if message.local() { 0 } else { self.packets(message.length) }
     }
 
     /// The message that holds a PSN that was sent.
@@ -163,11 +173,14 @@ struct Bench {
     pick_queue: VecDeque<usize>,
     acks_due: VecDeque<(u64, usize, u32)>,
     stall: f64,
+    /// The completer takes no reports; it has executed so many local operations before it was told of them.
+    deaf: bool,
+    early: usize,
     loss: f64,
     delay: u64,
     frames: u64,
     done: u64,
-    seen: [u64; 7],
+    seen: [u64; 8],
 }
 
 impl Bench {
@@ -211,11 +224,13 @@ impl Bench {
             pick_queue: VecDeque::new(),
             acks_due: VecDeque::new(),
             stall: 0.2,
+            deaf: false,
+            early: 0,
             loss: 0.0,
             delay: 200,
             frames: 0,
             done: 0,
-            seen: [0; 7],
+            seen: [0; 8],
         }
     }
 
@@ -304,7 +319,10 @@ impl Bench {
     fn go_back(&mut self, q: usize, psn: u32) {
         let pair = &self.pairs[q];
         let (record, index, offset, reads) = if psn == pair.high {
-            let at = pair.messages.iter().position(|m| m.began.is_none()).unwrap_or(pair.messages.len());
+            // A local operation that is not done is done again.
+            let at = (pair.oldest..pair.messages.len())
+                .find(|n| pair.messages[*n].began.is_none() || pair.messages[*n].local())
+                .unwrap_or(pair.messages.len());
             let index = pair.messages.get(at).map_or(pair.posted, |m| m.index);
             (at, index, 0, pair.reads)
         } else {
@@ -335,6 +353,8 @@ impl Bench {
         assert!(!pair.failed, "QP {q} sends after a fault");
         let mtu = pair.mtu_bytes();
         let m = pair.messages[pair.at].clone();
+        let before = pair.oldest.min(pair.at)..pair.at;
+        assert!(!m.local() && !pair.messages[before].iter().any(Message::local), "QP {q} passes a local operation");
         let changed = m.changed.is_some_and(|epoch| epoch != pair.epoch);
         assert!(m.bad.is_none() && !changed, "QP {q} sends {m:?}");
         let read = m.reads();
@@ -474,6 +494,22 @@ impl Bench {
         }
     }
 
+    /// A local operation waits for all before it.
+    fn local(&mut self, q: usize, psn: u32) {
+        let pair = &mut self.pairs[q];
+        let (at, reads) = (pair.at, pair.reads);
+        let m = &mut pair.messages[at];
+        assert!(m.local() && m.bad.is_none() && !pair.failed, "QP {q} {m:?}");
+        assert_eq!((psn, psn, pair.offset), (pair.psn, pair.high, 0), "QP {q} {m:?}");
+        // One that goes again is as it was.
+        assert!(m.changed.is_none_or(|epoch| epoch == pair.epoch), "QP {q} {m:?}");
+        m.began.get_or_insert((psn, reads));
+        (pair.at, pair.told, pair.since_ack) = (at + 1, true, (0, 0));
+        self.seen[7] += 1;
+        let acked = pair.acked;
+        self.acknowledge(q, acked);
+    }
+
     /// The completer: acknowledges what came, retires messages, kicks.
     fn acknowledge(&mut self, q: usize, psn: u32) {
         let pair = &mut self.pairs[q];
@@ -484,13 +520,14 @@ impl Bench {
         while let Some(m) = pair.messages.get(pair.oldest) {
             let Some((began, reads)) = m.began else { break };
             let read = m.reads();
-            if ahead(psn, (began + pair.packets(m.length)) & 0xff_ffff) >= 0x80_0000 {
+            if ahead(psn, (began + pair.span(m)) & 0xff_ffff) >= 0x80_0000 || m.local() && !pair.told {
                 break;
             }
+            pair.told &= !m.local();
             if read {
                 pair.reads_done = reads.wrapping_add(1);
             }
-            pair.message = (began + pair.packets(m.length)) & 0xff_ffff;
+            pair.message = (began + pair.span(m)) & 0xff_ffff;
             pair.oldest += 1;
             self.done += 1;
         }
@@ -585,6 +622,9 @@ impl Bench {
         for output in ["seg", "inline_data", "failed", "epoch"] {
             m.set(&*format!("{output}.ready"), !rng.random_bool(self.stall) as u64);
         }
+        if self.deaf {
+            m.set("failed.ready", 0);
+        }
         m.set("consume.ready", 1);
         m.set("refetch.ready", (self.refetching == 1) as u64);
         m.eval();
@@ -659,6 +699,7 @@ impl Bench {
             pair.segs.clear();
             if let Some((_, psn, model)) = self.back.filter(|b| b.0 == q && self.loading.is_none_or(|l| l.0 != q)) {
                 (pair.at, pair.offset, pair.reads) = model;
+                pair.told = false;
                 pair.high = pair.sent;
                 pair.psn = psn;
                 self.seen[4] += 1;
@@ -678,8 +719,8 @@ impl Bench {
         if take(m, "failed") {
             let field = |f: &str| m.get(&*format!("failed.data.{f}"));
             // A WQE has blocks and is no receive, whatever it says; a frame has none.
-            let of_frame = field("cause") == cause::KEY_BOUNDS as u64;
-            assert!(of_frame == (field("blocks") == 0) && field("opcode") < 0x80);
+            let (of_frame, local) = (field("cause") == cause::KEY_BOUNDS as u64, field("cause") == 0);
+            assert!((local || of_frame == (field("blocks") == 0)) && field("opcode") < 0x80);
             self.failures.push_back(["qpn", "generation", "psn", "cause"].map(field));
         }
         // Segments, and their inline data.
@@ -747,7 +788,7 @@ impl Bench {
             pair.at = n;
             pair.offset = 0;
             let done = &pair.messages[..n];
-            pair.psn = done.last().map_or(pair.message, |m| (m.began.unwrap().0 + pair.packets(m.length)) & 0xff_ffff);
+            pair.psn = done.last().map_or(pair.message, |m| (m.began.unwrap().0 + pair.span(m)) & 0xff_ffff);
             pair.reads = done.iter().filter(|m| m.reads()).count() as u8;
             pair.since_ack = (0, 0);
         }
@@ -755,6 +796,14 @@ impl Bench {
             self.failures.pop_front();
             let q = q as usize;
             assert_eq!(generation, self.pairs[q].generation);
+            if why == 0 {
+                if self.early > 0 {
+                    self.early -= 1;
+                } else {
+                    self.local(q, psn as u32);
+                }
+                continue;
+            }
             if why == cause::KEY_BOUNDS as u64 {
                 let expected = self.expected_faults.iter().position(|e| e.0 == q);
                 let (_, at, cause) = self.expected_faults.remove(expected.expect("a frame's fault")).unwrap();

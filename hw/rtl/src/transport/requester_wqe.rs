@@ -22,6 +22,10 @@ pub struct Wqe {
     pub puts: Bit,
     /// It is one of these, or a READ.
     pub reads: Bit,
+    /// It concerns this NIC alone: no packet, no data. Of a LOCAL_INV the length is the key.
+    pub local: Bit,
+    /// And it asks the firmware for something: to bind a window, to register a region.
+    pub asks: Bit,
     pub blocks: Bits<3>,
     pub sges: Bits<3>,
     pub imm: Bits<32>,
@@ -93,7 +97,9 @@ pub fn wqe_of(block: Bits<512>) -> Wqe {
     let opcode = block.get_bits::<8>(elab!(send_wqe::OPCODE.lsb));
     let atomic = opcode == send_op::COMPARE_SWAP || opcode == send_op::FETCH_ADD;
     let puts = opcode == send_op::ATOMIC_WRITE;
-    let is_inline = block.get_bit(elab!(send_wqe::INLINE.lsb)) || atomic || puts;
+    let asks = opcode == send_op::BIND_MW || opcode == send_op::REG_MR;
+    let local = opcode == send_op::LOCAL_INV || asks;
+    let is_inline = block.get_bit(elab!(send_wqe::INLINE.lsb)) || atomic || puts || local;
     let blocks = block.get_bits::<3>(elab!(send_wqe::BLOCKS.lsb));
     let length = block.get_bits::<32>(elab!(send_wqe::LENGTH.lsb));
     // Inline data fill the blocks from byte 32 on.
@@ -107,6 +113,8 @@ pub fn wqe_of(block: Bits<512>) -> Wqe {
         atomic,
         puts,
         reads: opcode == send_op::READ || atomic || puts,
+        local,
+        asks,
         blocks,
         sges: block.get_bits::<3>(elab!(send_wqe::SGES.lsb)),
         imm: block.get_bits::<32>(elab!(send_wqe::IMM.lsb)),
@@ -146,13 +154,15 @@ pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     } else {
         (wqe.opcode <= send_op::FETCH_ADD || wqe.puts) && !(read && (kind == qp_type::UC || !max_reads.any()))
             || wqe.opcode == send_op::SEND_INV && kind == qp_type::RC
+            || wqe.local
     };
     let blocks = wqe.blocks;
     let counts = blocks.any() && blocks <= 4 && wqe.sges <= 4;
     let holds = if wqe.is_inline { !read || wqe.atomic || wqe.puts } else { wqe.sges <= 2 || blocks >= 2 };
     let whole = !raw || !wqe.tiny;
     let right = !(wqe.atomic || wqe.puts) || wqe.length == ATOMIC_BYTES as u64;
-    let fits = whole && right && if wqe.is_inline { wqe.fits } else { !(if raw { wqe.big } else { wqe.huge }) };
+    let sized = if wqe.is_inline { wqe.fits || wqe.local } else { !(if raw { wqe.big } else { wqe.huge }) };
+    let fits = whole && right && sized;
     if !known {
         bits::<8>(cause::WQE_OPCODE as u64)
     } else if !counts || !holds {

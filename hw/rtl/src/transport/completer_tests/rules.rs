@@ -379,6 +379,10 @@ impl Live {
             if self.m.bit("op.valid") {
                 let op = fields_of::<RxOp>(self.m.bytes("op.data"));
                 let get = |k: &str| op.get(k).copied().unwrap_or(0);
+                if get("write") != 0 && get("need") == to_invalidate(invalidate::LOCAL).into() {
+                    assert_eq!((get("pd"), get("last"), get("completion.opcode")), (0x701, 1, 8));
+                    seen.push((now, Event::Op(format!("kills {:x}", get("key")))));
+                }
                 if get("completion.valid") != 0 || get("completion.cause") != 0 {
                     let text = format!("cqe {} status {}", get("completion.wqe_index"), get("completion.status"));
                     seen.push((now, Event::Op(text)));
@@ -426,6 +430,20 @@ impl Live {
             blocks: blocks.to_bits(),
             opcode: 0u64.to_bits(),
         };
+        self.tell(fault);
+    }
+    /// A local operation is to be done; what was sent before it asks for an answer.
+    fn local(&mut self, psn: u64, asks: bool) {
+        self.tell(SendFault {
+            qpn: 1u64.to_bits(),
+            generation: 10u64.to_bits(),
+            psn: psn.to_bits(),
+            cause: 0u64.to_bits(),
+            blocks: u64::from(!asks).to_bits(),
+            opcode: 8u64.to_bits(),
+        });
+    }
+    fn tell(&mut self, fault: SendFault) {
         self.m.set_bytes("fault.data", &bytes_of(fault));
         self.m.set("fault.valid", 1);
         self.m.eval();
@@ -672,6 +690,49 @@ fn a_failed_wqe_completes_in_its_turn() {
     live.run(2, &[ack(100)]);
     live.fault(100, 0);
     assert_eq!(what(live.run(2, &[])), [Event::Back(101)]);
+}
+
+#[test]
+fn a_local_operation_is_done_when_all_before_it_is() {
+    let op = |text: &str| Event::Op(text.into());
+    let what = |seen: Vec<(u64, Event)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
+    let local = |r: &mut Reference| _ = r.send(send_op::LOCAL_INV, 0xabcd_ef01, true);
+    let killed = [op("kills abcdef01"), op("cqe 0 status 0")];
+    // With nothing else in flight, and once only; whatever then looks like another word about it.
+    let mut live = Live::new(local);
+    live.local(100, true);
+    assert_eq!(what(live.run(2, &[])), killed);
+    assert_eq!(live.around.kicks[&1], 1);
+    for asks in [true, false] {
+        live.local(100, asks);
+        assert_eq!(what(live.run(2, &[ack(99)])), []);
+    }
+    // Behind two messages, the second a READ or not; told before, between and behind their answers. Nobody tells of one without a signal.
+    let read = |psn| RxMeta { payload: 0u64.to_bits(), ..response(1, op::READ_RESPONSE_ONLY, psn) };
+    for (second, answer) in [(send_op::WRITE, ack(101)), (send_op::READ, read(101))] {
+        for (told, signaled) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
+            let mut live = Live::new(|r| {
+                r.send(send_op::SEND, 10, true).send(second, 0, true).send(send_op::LOCAL_INV, 0x77, signaled);
+            });
+            let mut seen = vec![];
+            for i in 0..3 {
+                if i == told {
+                    live.local(102, true);
+                }
+                seen.extend(what(live.run(2, [&[ack(100)][..], &[answer], &[]][i])));
+            }
+            let all = [op("cqe 0 status 0"), op("cqe 1 status 0"), op("kills 77"), op("cqe 3 status 0")];
+            assert_eq!(seen, all[..if signaled { 4 } else { 3 }], "told {told}, {second}");
+            assert_eq!(what(live.run(300, &[ack(101)])), []);
+        }
+    }
+    // Nobody was asked for an answer: sent again at once, at no price, and told again.
+    let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, false).send(send_op::LOCAL_INV, 0x77, true));
+    live.local(101, false);
+    assert_eq!(what(live.run(2, &[])), [Event::Back(100)]);
+    live.local(101, true);
+    assert_eq!(what(live.run(2, &[ack(100)])), [op("kills 77"), op("cqe 1 status 0")]);
+    assert!(!live.around.counts.contains_key(&counter::RETRY_TIMEOUT));
 }
 
 #[test]

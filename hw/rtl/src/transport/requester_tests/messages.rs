@@ -32,9 +32,13 @@ impl Bench {
         }
         let rng = &mut self.rng;
         let pair = &self.pairs[q];
-        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 12][rng.random_range(0..12)];
+        let opcode = [0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 12][rng.random_range(0..13)];
         let answered = (send_op::READ..=send_op::FETCH_ADD).contains(&opcode) || opcode == send_op::ATOMIC_WRITE;
         let opcode = if answered && pair.max_reads == 0 { send_op::WRITE } else { opcode };
+        if opcode == send_op::LOCAL_INV {
+            let key = rng.random();
+            return Message { length: key, fence: false, ..self.random_head(q, opcode, 1) };
+        }
         if [send_op::COMPARE_SWAP, send_op::FETCH_ADD, send_op::ATOMIC_WRITE].contains(&opcode) {
             return self.random_atomic(q, opcode);
         }
@@ -172,7 +176,7 @@ pub(super) fn spoil(rng: &mut ChaCha8Rng, m: &mut Message, raw: bool) {
         }
         return;
     }
-    match rng.random_range(0..6) {
+    match if m.local() { [0, 4][rng.random_range(0..2)] } else { rng.random_range(0..6) } {
         0 => (m.opcode, m.bad) = (rng.random_range(16..=255), Some(cause::WQE_OPCODE)),
         1 if m.inline_data.is_none() => (m.length, m.bad) = (m.length.wrapping_add(1), Some(cause::WQE_LENGTH)),
         1 | 2 if m.atomic() || m.opcode == send_op::ATOMIC_WRITE => {

@@ -102,18 +102,51 @@ fn traffic(mut b: Bench, cycles: usize, loss: f64, breaks: bool) {
             .collect();
         assert!(b.m.cycle() - start < 300_000, "stuck: {stuck:?}, open {:b}", b.m.get("open"));
     }
-    let [new, again, records, lands, backs, faults, probes] = b.seen;
+    let [new, again, records, lands, backs, faults, probes, locals] = b.seen;
     println!(
         "{} messages, {new} packets, {again} again, {records} records, {lands} landings, {backs} go backs, {faults} faults, \
-         {probes} probes, {changes} changed, {} loads",
+         {probes} probes, {locals} local operations, {changes} changed, {} loads",
         b.done, b.loads
     );
-    assert!(b.done > 200 && backs > 5 && probes > 20);
+    assert!(b.done > 200 && backs > 5 && probes > 20 && locals > 20);
 }
 
 #[test]
 fn messages_go_out_in_order() {
     random_traffic(rand::random(), 60_000, 0.0, false);
+}
+
+/// The record of a local operation may be found, and the operation executed, before the completer is told of it: its kick is not lost.
+#[test]
+fn a_local_operation_that_is_done_before_it_is_told_of_holds_nobody_back() {
+    for wait in 0..12 {
+        let mut b = Bench::new(wait, 1);
+        b.load_now(0, 100, 3);
+        b.stall = 0.0;
+        while b.seen[7] == 0 {
+            let local = b.random_message(0);
+            if local.local() {
+                b.deaf = true;
+                b.post(0, local);
+                let message = Message { signaled: true, fence: false, ..b.random_message(0) };
+                let message = if message.reads() || message.local() { b.random_frame(0) } else { message };
+                b.post(0, message);
+                let records = b.seen[2];
+                while b.seen[2] == records {
+                    b.cycle();
+                }
+                b.local(0, 100);
+                b.early = 1;
+            }
+        }
+        (0..wait).for_each(|_| b.cycle());
+        b.deaf = false;
+        let end = b.m.cycle() + 2000;
+        while b.done < 2 {
+            assert!(b.m.cycle() < end, "wait {wait}: the QP is closed for ever");
+            b.cycle();
+        }
+    }
 }
 
 /// A late ACK, while a pick's rows wait for the engine, lets the host write over a WQE that is then sent again: no fault of it.
