@@ -5,9 +5,11 @@ use abi::{
     status::{cause, counter, wc},
     table::qp_state,
 };
-use driver::{Access, Data, Flags, Operation, WcError};
+use driver::{
+    Access, Binding, Completion, Data, FastMr, Flags, Mr, Operation, Registration, Remote, Translation, WcError,
+};
 use ferroce_tests::{GUARD, LEN, assert_sound, bytes, noise, region, small_pairs, wait};
-use testbed::{Setup, Testbed};
+use testbed::{End, Setup, Testbed};
 
 /// A SEND that names a key which may not be invalidated is executed, but its receive and the connection end; the key opens as before.
 #[test]
@@ -38,6 +40,7 @@ fn a_registered_region_is_not_invalidated() {
             let c = wait(&bed, &mut pair.b.cq, "its receive");
             let status = Err(WcError { status: wc::REM_INV_REQ, cause: why });
             assert_eq!((c.wr_id, c.status, c.opcode), (7, status, recv_op::RECV_INV), "key {key:x}");
+            assert_eq!(c.invalidated, None);
             assert_eq!(pair.b.qp.query().unwrap().state, qp_state::ERR);
             assert!(bytes(&far)[len..].iter().all(|b| *b == GUARD), "key {key:x}: what was behind it has landed");
         }
@@ -55,4 +58,336 @@ fn a_registered_region_is_not_invalidated() {
         assert_eq!(device.counter(counter::RX_REMOTE_ACCESS), keys.len() as u64 + 1);
         assert_sound(&bed, "refused invalidations");
     }
+}
+
+/// Posts work requests as one batch, all signaled or the last one alone.
+fn post(end: &mut End, ops: &[(Operation, &[driver::Sge])], all: bool) {
+    let mut batch = end.qp.post();
+    for (i, (op, sges)) in ops.iter().enumerate() {
+        let signaled = all || i + 1 == ops.len();
+        let flags = if signaled { Flags::SIGNALED } else { Flags::empty() };
+        batch.add(i as u64, *op, Data::Sges(sges), flags).unwrap();
+    }
+    batch.ring();
+}
+
+fn fails(bed: &Testbed, end: &mut End, id: u64, status: u8, cause: u8, what: &str) {
+    let c = wait(bed, &mut end.cq, what);
+    assert_eq!((c.wr_id, c.status), (id, Err(WcError { status, cause })), "{what}");
+}
+
+fn succeeds(bed: &Testbed, end: &mut End, id: u64, what: &str) -> Completion {
+    let c = wait(bed, &mut end.cq, what);
+    assert_eq!((c.wr_id, c.status), (id, Ok(())), "{what}");
+    c
+}
+
+/// What a key opens.
+trait Place {
+    fn at(&self, offset: usize) -> Remote;
+}
+impl Place for Registration {
+    fn at(&self, offset: usize) -> Remote {
+        self.remote(offset)
+    }
+}
+impl Place for Binding {
+    fn at(&self, offset: usize) -> Remote {
+        self.remote(offset)
+    }
+}
+
+/// A peer's WRITE by a key: it lands, or is refused and leaves all as it was.
+fn peer_writes(bed: &Testbed, to: &impl Place, at: usize, len: usize, lands: bool, memory: &Mr, what: &str) {
+    let near = region(&bed.hosts[0].pd, LEN, Access::all(), noise(1));
+    let mut pair = bed.connect(&small_pairs()).unwrap();
+    let before = bytes(memory);
+    post(&mut pair.a, &[(Operation::Write(to.at(at)), &[near.sge(0, len)])], true);
+    if lands {
+        succeeds(bed, &mut pair.a, 0, what);
+    } else {
+        fails(bed, &mut pair.a, 0, wc::REM_ACCESS, cause::NAK_REMOTE_ACCESS, what);
+        assert!(bytes(memory) == before, "{what}: something is written");
+    }
+}
+
+fn fast(bed: &Testbed, host: usize, len: usize) -> FastMr {
+    let fast = bed.hosts[host].pd.alloc_fast(len).unwrap();
+    fast.memory().write(0, &vec![GUARD; len]);
+    fast
+}
+
+/// A region is registered, used by the peer, invalidated by either side and registered again: each time the new key opens its part and
+/// nothing else, and the old one nothing.
+#[test]
+fn a_fast_region_opens_from_its_registration_to_its_invalidation() {
+    for setup in [Setup::default(), Setup::small()] {
+        let bed = Testbed::new(&setup).unwrap();
+        let mut pair = bed.connect(&small_pairs()).unwrap();
+        let mut far = fast(&bed, 1, 3 * 4096);
+        let near = region(&bed.hosts[0].pd, LEN, Access::all(), noise(5));
+        let mail = region(&bed.hosts[1].pd, LEN, Access::all(), |_| 0);
+        let mut old: Option<Registration> = None;
+        for round in 0..6 {
+            far.memory().write(0, &[GUARD; 3 * 4096]);
+            // On one page, on two, all of three.
+            let (offset, len) = [(100, 500), (4000, 1500), (0, 3 * 4096), (4095, 1), (8192, 4096), (1, 8191)][round];
+            let part = far.part(offset, len, Access::all());
+            post(&mut pair.b, &[(Operation::Register(part), &[])], true);
+            let c = succeeds(&bed, &mut pair.b, 0, "a registration");
+            assert_eq!((c.opcode, c.len), (send_op::REG_MR, 0));
+            let write = (Operation::Write(part.remote(len - len.min(8))), &[near.sge(0, len.min(8))][..]);
+            post(&mut pair.a, &[write], true);
+            succeeds(&bed, &mut pair.a, 0, "a WRITE by the new key");
+            let mut all = bytes(far.memory());
+            let end = offset + len;
+            assert!(all[end - len.min(8)..end].iter().zip(bytes(&near)).all(|(a, b)| *a == b));
+            all[end - len.min(8)..end].fill(GUARD);
+            assert!(all.iter().all(|b| *b == GUARD), "beside it");
+            peer_writes(&bed, &part, len - 1, 2, false, far.memory(), "a WRITE beyond the end");
+            peer_writes(&bed, &part, usize::MAX, 2, false, far.memory(), "a WRITE before the begin");
+            if let Some(old) = old {
+                peer_writes(&bed, &old, 0, 1, false, far.memory(), "a WRITE by the old key");
+            }
+            if round % 2 == 0 {
+                post(&mut pair.b, &[(Operation::LocalInv(part.key()), &[])], true);
+                let c = succeeds(&bed, &mut pair.b, 0, "a local invalidate");
+                assert_eq!((c.opcode, c.len), (send_op::LOCAL_INV, 0));
+            } else {
+                pair.b.qp.post_recv(7, &[mail.sge(0, LEN)]).unwrap();
+                let len = [0, 10, 1500][round / 2];
+                post(&mut pair.a, &[(Operation::SendInv(part.key()), &[near.sge(0, len)])], true);
+                succeeds(&bed, &mut pair.a, 0, "a SEND with invalidate");
+                let c = succeeds(&bed, &mut pair.b, 7, "its receive");
+                assert_eq!((c.opcode, c.invalidated, c.len), (recv_op::RECV_INV, Some(part.key()), len as u32));
+                assert!(bytes(&mail)[..len] == bytes(&near)[..len]);
+            }
+            peer_writes(&bed, &part, 0, 1, false, far.memory(), "a WRITE by the dead key");
+            old = Some(part);
+        }
+        assert_sound(&bed, "fast registrations");
+    }
+}
+
+/// A window opens a part of a region, with fewer rights, to the peer of one QP, from its binding to its invalidation by either side;
+/// the region stays closed, and is not destroyed meanwhile.
+#[test]
+fn a_window_opens_a_part_to_one_peer_while_it_is_bound() {
+    for setup in [Setup::default(), Setup::small()] {
+        let bed = Testbed::new(&setup).unwrap();
+        let mut pair = bed.connect(&small_pairs()).unwrap();
+        let near = region(&bed.hosts[0].pd, LEN, Access::all(), noise(5));
+        let mail = region(&bed.hosts[1].pd, LEN, Access::all(), |_| 0);
+        let mut window = bed.hosts[1].pd.create_window().unwrap();
+        let mut old: Option<Binding> = None;
+        for (round, t) in [Translation::Auto, Translation::Pages(4096)].into_iter().cycle().take(6).enumerate() {
+            let far = bed.hosts[1].pd.alloc_for_windows(3 * 4096, Access::LOCAL_WRITE, t).unwrap();
+            far.write(0, &[GUARD; 3 * 4096]);
+            let (offset, len) = [(100, 500), (4000, 1500), (0, 3 * 4096), (4095, 2), (8192, 4096), (5000, 3000)][round];
+            let bound = window.of(&far, offset, len, Access::REMOTE_WRITE);
+            post(&mut pair.b, &[(Operation::Bind(bound), &[])], true);
+            let c = succeeds(&bed, &mut pair.b, 0, "a binding");
+            assert_eq!((c.opcode, c.len), (send_op::BIND_MW, 0));
+            let last = len - len.min(8);
+            post(&mut pair.a, &[(Operation::Write(bound.remote(last)), &[near.sge(0, len - last)])], true);
+            succeeds(&bed, &mut pair.a, 0, "a WRITE by the window");
+            let mut all = bytes(&far);
+            assert!(all[offset + last..offset + len].iter().zip(bytes(&near)).all(|(a, b)| *a == b));
+            all[offset + last..offset + len].fill(GUARD);
+            assert!(all.iter().all(|b| *b == GUARD), "beside it");
+            // Of another QP, beyond its ends; to READ; by the region's own key, which is the host's.
+            peer_writes(&bed, &bound, 0, 1, false, &far, "a WRITE of another QP");
+            for (what, op) in [
+                ("a WRITE beyond the end", Operation::Write(bound.remote(len - 1))),
+                ("a WRITE before the begin", Operation::Write(bound.remote(usize::MAX))),
+                ("a READ", Operation::Read(bound.remote(0))),
+                ("a WRITE by the region's key", Operation::Write(far.remote(offset))),
+            ] {
+                if round != 0 {
+                    break;
+                }
+                let mut other = bed.connect(&small_pairs()).unwrap();
+                let mut own = bed.hosts[1].pd.create_window().unwrap();
+                let again = own.of(&far, offset, len, Access::REMOTE_WRITE);
+                post(&mut other.b, &[(Operation::Bind(again), &[])], true);
+                succeeds(&bed, &mut other.b, 0, "a second window");
+                let remote = |r: Remote| if r.rkey == bound.key() { Remote { rkey: again.key(), ..r } } else { r };
+                let op = match op {
+                    Operation::Write(r) => Operation::Write(remote(r)),
+                    Operation::Read(r) => Operation::Read(remote(r)),
+                    op => op,
+                };
+                post(&mut other.a, &[(op, &[near.sge(0, 2)])], true);
+                fails(&bed, &mut other.a, 0, wc::REM_ACCESS, cause::NAK_REMOTE_ACCESS, what);
+            }
+            if let Some(old) = old {
+                peer_writes(&bed, &old, 0, 1, false, &far, "a WRITE by the old key");
+            }
+            if round % 2 == 0 {
+                post(&mut pair.b, &[(Operation::LocalInv(bound.key()), &[])], true);
+                succeeds(&bed, &mut pair.b, 0, "a local invalidate");
+            } else {
+                pair.b.qp.post_recv(7, &[mail.sge(0, LEN)]).unwrap();
+                post(&mut pair.a, &[(Operation::SendInv(bound.key()), &[near.sge(0, 10)])], true);
+                succeeds(&bed, &mut pair.a, 0, "a SEND with invalidate");
+                let c = succeeds(&bed, &mut pair.b, 7, "its receive");
+                assert_eq!(c.invalidated, Some(bound.key()));
+            }
+            old = Some(bound);
+        }
+        assert_sound(&bed, "windows");
+    }
+}
+
+/// What binds or registers what it may not fails by name, and what is posted behind it is flushed.
+#[test]
+fn what_may_not_be_opened_fails_and_names_the_cause() {
+    let bed = Testbed::new(&Setup::small()).unwrap();
+    let pd = &bed.hosts[1].pd;
+    let ground = pd.alloc_for_windows(4096, Access::LOCAL_WRITE, Translation::Auto).unwrap();
+    let dry = pd.alloc_for_windows(4096, Access::REMOTE_READ, Translation::Auto).unwrap();
+    let plain = pd.alloc(4096, Access::all()).unwrap();
+    let foreign_pd = bed.hosts[1].device.create_pd().unwrap();
+    let mut foreign = foreign_pd.create_window().unwrap();
+    let foreign_ground = foreign_pd.alloc_for_windows(4096, Access::all(), Translation::Auto).unwrap();
+    let mut window = pd.create_window().unwrap();
+    let (mut memory, mut free) = (pd.alloc_fast(4096).unwrap(), pd.alloc_fast(4096).unwrap());
+    let mut bind = |mr: &Mr, at: usize, len: usize, access: Access| Operation::Bind(window.of(mr, at, len, access));
+    let write = Access::REMOTE_WRITE;
+    let mut cases = vec![
+        ("a window of another domain", Operation::Bind(foreign.of(&ground, 0, 1, write)), wc::MW_BIND, cause::KEY_PD),
+        ("a region of another domain", bind(&foreign_ground, 0, 1, write), wc::MW_BIND, cause::KEY_PD),
+        ("a region without windows", bind(&plain, 0, 1, write), wc::MW_BIND, cause::KEY_INVALID),
+        ("a region that nobody writes", bind(&dry, 0, 1, write), wc::MW_BIND, cause::KEY_ACCESS),
+        ("beyond the end", bind(&ground, 1, 4096, write), wc::MW_BIND, cause::KEY_BOUNDS),
+        ("before the begin", bind(&ground, usize::MAX, 10, write), wc::MW_BIND, cause::KEY_BOUNDS),
+        ("nothing", bind(&ground, 0, 0, write), wc::MW_BIND, cause::KEY_BOUNDS),
+        ("an empty part", Operation::Register(free.part(0, 0, Access::all())), wc::LOC_QP_OP, cause::KEY_BOUNDS),
+        ("rights of peers alone", Operation::Register(free.part(0, 1, write)), wc::LOC_QP_OP, cause::KEY_ACCESS),
+        ("a plain region invalidated", Operation::LocalInv(plain.lkey()), wc::LOC_QP_OP, cause::KEY_ACCESS),
+        ("a stale key invalidated", Operation::LocalInv(plain.lkey() ^ 1), wc::LOC_QP_OP, cause::KEY_INVALID),
+        ("one of another domain", Operation::LocalInv(foreign_ground.lkey()), wc::LOC_QP_OP, cause::KEY_PD),
+    ];
+    let part = memory.part(0, 4096, Access::all());
+    let good = Operation::Register(part);
+    cases.push(("a region that is registered", good, wc::LOC_QP_OP, cause::KEY_ACCESS));
+    let mut first = bed.connect(&small_pairs()).unwrap();
+    post(&mut first.b, &[(good, &[])], true);
+    succeeds(&bed, &mut first.b, 0, "a registration");
+    for (what, op, status, why) in cases {
+        let mut pair = bed.connect(&small_pairs()).unwrap();
+        let near = bed.hosts[0].pd.alloc(64, Access::all()).unwrap();
+        near.write(0, &[1; 64]);
+        let ops = [
+            (Operation::Write(near.remote(0)), &[plain.sge(0, 8)][..]),
+            (op, &[]),
+            (Operation::Write(near.remote(32)), &[plain.sge(0, 8)][..]),
+        ];
+        post(&mut pair.b, &ops, true);
+        succeeds(&bed, &mut pair.b, 0, what);
+        fails(&bed, &mut pair.b, 1, status, why, what);
+        assert_eq!(wait(&bed, &mut pair.b.cq, what).status.unwrap_err().status, wc::WR_FLUSH, "{what}");
+        assert_eq!(pair.b.qp.query().unwrap().state, qp_state::ERR, "{what}");
+    }
+    assert_sound(&bed, "what may not be opened");
+}
+
+/// In one batch, without a signal but the last: a region is registered, used as local memory, and dies; what names it behind that fails.
+#[test]
+fn what_is_posted_behind_finds_the_key_as_it_is_then() {
+    let bed = Testbed::new(&Setup::small()).unwrap();
+    let far = region(&bed.hosts[0].pd, LEN, Access::all(), |_| GUARD);
+    let mut memory = fast(&bed, 1, 4096);
+    for round in 0..4 {
+        let mut pair = bed.connect(&small_pairs()).unwrap();
+        far.write(0, &[GUARD; LEN]);
+        memory.memory().write(0, &(0..4096).map(noise(round)).collect::<Vec<_>>());
+        let part = memory.part(0, 4096, Access::all());
+        let other = memory.part(64, 1000, Access::all());
+        let ops = [
+            (Operation::Register(part), &[][..]),
+            (Operation::Write(far.remote(0)), &[part.sge(0, 700)][..]),
+            (Operation::LocalInv(part.key()), &[]),
+            (Operation::Register(other), &[]),
+            (Operation::Write(far.remote(1000)), &[other.sge(0, 10)]),
+            (Operation::LocalInv(other.key()), &[]),
+            (Operation::Write(far.remote(1500)), &[other.sge(0, 10)]),
+        ];
+        let count = if round % 2 == 0 { 6 } else { 7 };
+        post(&mut pair.b, &ops[..count], false);
+        if count == 6 {
+            succeeds(&bed, &mut pair.b, 5, "the last one");
+        } else {
+            fails(&bed, &mut pair.b, 6, wc::LOC_PROT, cause::KEY_INVALID, "a WRITE of a dead key");
+        }
+        let (sent, came) = (bytes(memory.memory()), bytes(&far));
+        assert!(came[..700] == sent[..700] && came[1000..1010] == sent[64..74]);
+        assert!(came[1500..].iter().all(|b| *b == GUARD));
+    }
+    assert_sound(&bed, "batches");
+}
+
+/// A region that is dropped while a window is open on it stays what it was: nobody gets its memory.
+#[test]
+fn the_memory_under_a_window_is_not_given_away() {
+    let bed = Testbed::new(&Setup::small()).unwrap();
+    let mut pair = bed.connect(&small_pairs()).unwrap();
+    let near = region(&bed.hosts[0].pd, LEN, Access::all(), noise(5));
+    let mut window = bed.hosts[1].pd.create_window().unwrap();
+    let far = bed.hosts[1].pd.alloc_for_windows(4096, Access::LOCAL_WRITE, Translation::Auto).unwrap();
+    let bound = window.of(&far, 0, 4096, Access::REMOTE_WRITE);
+    post(&mut pair.b, &[(Operation::Bind(bound), &[])], true);
+    succeeds(&bed, &mut pair.b, 0, "a binding");
+    drop(far);
+    let next: Vec<Mr> = (0..8).map(|_| region(&bed.hosts[1].pd, 4096, Access::all(), |_| GUARD)).collect();
+    post(&mut pair.a, &[(Operation::Write(bound.remote(0)), &[near.sge(0, 100)])], true);
+    succeeds(&bed, &mut pair.a, 0, "a WRITE by the window");
+    assert!(next.iter().all(|mr| bytes(mr).iter().all(|b| *b == GUARD)));
+    // With its QP the window is gone, and what comes next may have the number of both.
+    drop(pair);
+    peer_writes(&bed, &bound, 0, 1, false, &next[0], "a WRITE by a window whose QP is gone");
+    assert_sound(&bed, "a window that outlives its region");
+}
+
+/// QPs end at any moment of their operations; keys, and who uses them, go on.
+#[test]
+fn queue_pairs_end_while_keys_change() {
+    let bed = Testbed::new(&Setup::small()).unwrap();
+    let far = region(&bed.hosts[0].pd, LEN, Access::all(), |_| GUARD);
+    let ground = bed.hosts[1].pd.alloc_for_windows(4096, Access::LOCAL_WRITE, Translation::Auto).unwrap();
+    let mut window = bed.hosts[1].pd.create_window().unwrap();
+    let mut memory = fast(&bed, 1, 4096);
+    for round in 0..verilate::scale(40) {
+        let mut pair = bed.connect(&small_pairs()).unwrap();
+        let part = memory.part(0, 4096, Access::all());
+        let bound = window.of(&ground, 0, 64, Access::REMOTE_READ);
+        let ops = [
+            (Operation::Write(far.remote(0)), &[ground.sge(0, 1500)][..]),
+            (Operation::Register(part), &[]),
+            (Operation::Write(far.remote(0)), &[part.sge(0, 1500)]),
+            (Operation::Bind(bound), &[]),
+            (Operation::LocalInv(part.key()), &[]),
+            (Operation::LocalInv(bound.key()), &[]),
+        ];
+        post(&mut pair.b, &ops, false);
+        (0..round * 3 % 70).for_each(|_| bed.relax());
+        if round % 3 == 0 {
+            pair.b.qp.fail().unwrap();
+            let mut other = bed.connect(&small_pairs()).unwrap();
+            // It may have been registered, or not.
+            post(&mut other.b, &[(Operation::LocalInv(part.key()), &[])], true);
+            wait(&bed, &mut other.b.cq, "an invalidation");
+        }
+        drop(pair);
+        // Whatever was open: by another QP all is closed, and opened again.
+        let mut other = bed.connect(&small_pairs()).unwrap();
+        post(&mut other.b, &[(Operation::LocalInv(part.key()), &[])], true);
+        wait(&bed, &mut other.b.cq, "an invalidation");
+        let mut last = bed.connect(&small_pairs()).unwrap();
+        let again = memory.part(64, 100, Access::all());
+        post(&mut last.b, &[(Operation::Register(again), &[]), (Operation::LocalInv(again.key()), &[])], true);
+        succeeds(&bed, &mut last.b, 0, "a registration");
+        succeeds(&bed, &mut last.b, 1, "an invalidation");
+    }
+    assert_sound(&bed, "queue pairs that end");
 }

@@ -484,8 +484,10 @@ impl Cq {
         let wr_id = wr_id?;
         let has_imm = matches!(opcode, recv_op::RECV_IMM | recv_op::RECV_WRITE_IMM);
         let imm = has_imm.then(|| (get(cqe::IMM) as u32).to_le_bytes());
-        let invalidated = (opcode == recv_op::RECV_INV).then(|| (get(cqe::IMM) as u32).swap_bytes());
-        let (len, source) = (get(cqe::LENGTH) as u32, get(cqe::SRC_QPN) as u32);
+        let invalidated = (opcode == recv_op::RECV_INV && status.is_ok()).then(|| (get(cqe::IMM) as u32).swap_bytes());
+        // What moves no data has none to tell of.
+        let local = matches!(opcode, send_op::LOCAL_INV | send_op::BIND_MW | send_op::REG_MR);
+        let (len, source) = (if local { 0 } else { get(cqe::LENGTH) as u32 }, get(cqe::SRC_QPN) as u32);
         Some(Completion { wr_id, qpn, status, opcode, len, imm, invalidated, source, timestamp: get(cqe::TIMESTAMP) })
     }
 }

@@ -329,14 +329,16 @@ impl Device {
         Ok((a.get(answer::NUMBER) as u32, a))
     }
 
-    /// Destroys an object in a destructor. With the device went its objects.
-    pub(crate) fn destroy(&self, opcode: u8, number: u32) {
+    /// Destroys an object in a destructor; whether it is gone. With the device went its objects.
+    pub(crate) fn destroy(&self, opcode: u8, number: u32) -> bool {
         let destroyed = self.execute(&self.command(opcode).with(head::NUMBER, number.into()));
         if let Err(e) = destroyed
             && !self.0.life.is_over()
         {
             note!("ferroce: {e}");
+            return false;
         }
+        true
     }
 
     /// Queue pairs by number.

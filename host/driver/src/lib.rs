@@ -55,7 +55,7 @@ pub use ah::{AddressHandle, AddressVector, Destination};
 pub use cq::{Completion, Cq, Eq, Event, WcError};
 pub use device::{Device, Gid, Limits, OpenOptions, Port};
 pub use function::{Error, PciFunction, Result};
-pub use mr::{Access, Mr, Pd, Remote, Sge, Translation};
+pub use mr::{Access, Binding, FastMr, Mr, Mw, Pd, Registration, Remote, Sge, Translation};
 pub use neighbour::{Network, NetworkOptions};
 pub use post::{Data, Flags, Operation, Post};
 pub use qp::Qp;

@@ -2,12 +2,13 @@
 
 use crate::ah::Destination;
 use crate::function::{Error, Result};
-use crate::mr::{Remote, Sge};
+use crate::memory::PAGE;
+use crate::mr::{Binding, Registration, Remote, Sge};
 use crate::qp::{Body, Qp, Rts, Transport, put_sge};
 use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{
     ATOMIC_BYTES, ATOMIC_OFFSET, ATOMIC_SGE_OFFSET, MAX_INLINE, MAX_MESSAGE, MAX_SGE, MAX_WQE_BLOCKS,
-    SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge,
+    SEND_PAYLOAD_OFFSET, WQE_BLOCK, key_wqe, send_op, send_wqe, sge,
 };
 use abi::table::qp_type;
 use bitflags::bitflags;
@@ -44,6 +45,15 @@ pub enum Operation {
     /// SEND that invalidates a key of the peer's: of a window of type 2, or of a fast-registered region. Any other one ends the
     /// connection. For reliable connections.
     SendInv(u32),
+    /// Invalidates a key of this NIC, as `SendInv` one of the peer's, once all that was posted before is done; what is posted behind it
+    /// waits. Without data; on connections.
+    LocalInv(u32),
+    /// Registers a region of [`FastMr`](crate::FastMr), which must not be registered: its key opens for all that is posted behind it. Without data;
+    /// on connections.
+    Register(Registration),
+    /// Binds a window, which must not be bound, to a part of a region: its key opens for what the peer asks of this QP from then on. Without
+    /// data; on connections.
+    Bind(Binding),
     /// RDMA WRITE.
     Write(Remote),
     /// RDMA WRITE with immediate data (wire bytes).
@@ -101,8 +111,10 @@ impl Post<'_> {
             operation,
             Operation::Read(_) | Operation::AtomicCas { .. } | Operation::AtomicAdd { .. } | Operation::AtomicWrite(_)
         );
+        let local = matches!(operation, Operation::LocalInv(_) | Operation::Register(_) | Operation::Bind(_));
         let possible = match self.body.kind {
             qp_type::UD => datagram,
+            qp_type::RAW => !datagram && !local,
             qp_type::UC => !datagram && !answered && !matches!(operation, Operation::SendInv(_)),
             _ => !datagram,
         };
@@ -110,10 +122,16 @@ impl Post<'_> {
             return Err(Error::new(format!("{operation:?} on a queue pair of another transport"))
                 .hint("datagrams are for UD; READs, atomics and SENDs that invalidate for reliable connections"));
         }
+        if local && !matches!(data, Data::Sges([])) {
+            return Err(Error::new(format!("{operation:?} with data")).hint("it takes none: give it no SGEs"));
+        }
         let (opcode, imm, remote) = match operation {
             Operation::Send => (send_op::SEND, None, None),
             Operation::SendImm(imm) => (send_op::SEND_IMM, Some(imm), None),
             Operation::SendInv(key) => (send_op::SEND_INV, Some(key.to_be_bytes()), None),
+            Operation::LocalInv(_) => (send_op::LOCAL_INV, None, None),
+            Operation::Register(r) => (send_op::REG_MR, None, Some(r.remote(0))),
+            Operation::Bind(b) => (send_op::BIND_MW, None, Some(b.remote(0))),
             Operation::Write(r) => (send_op::WRITE, None, Some(r)),
             Operation::WriteImm(r, imm) => (send_op::WRITE_IMM, Some(imm), Some(r)),
             Operation::Read(r) => (send_op::READ, None, Some(r)),
@@ -177,10 +195,23 @@ impl Post<'_> {
                 (sges.iter().map(|s| u64::from(s.len)).sum(), sges.len() * sge::BYTES)
             }
         };
-        if length > MAX_MESSAGE {
+        let length = if let Operation::LocalInv(key) = operation { key.into() } else { length };
+        let opens = match operation {
+            Operation::Register(r) => Some((r, 0)),
+            Operation::Bind(b) => Some((b.part, b.lkey)),
+            _ => None,
+        };
+        if let Some((r, lkey)) = opens {
+            key_wqe::ACCESS.set(&mut wqe, r.access.bits().into());
+            key_wqe::LKEY.set(&mut wqe, lkey.into());
+            key_wqe::PAGE_SHIFT.set(&mut wqe, PAGE.ilog2().into());
+            key_wqe::SIZE.set(&mut wqe, r.len as u64);
+            key_wqe::PAGES.set(&mut wqe, r.pages);
+        }
+        if length > MAX_MESSAGE && !local {
             return Err(Error::new(format!("a message of {length} bytes")).hint("at most 2^31 bytes"));
         }
-        let blocks = (SEND_PAYLOAD_OFFSET + payload).div_ceil(WQE_BLOCK);
+        let blocks = if local { 1 } else { (SEND_PAYLOAD_OFFSET + payload).div_ceil(WQE_BLOCK) };
         if self.body.send_room() < blocks as u32 {
             return Err(
                 Error::new("the send queue is full").hint("poll the completion queue, and signal some requests")
