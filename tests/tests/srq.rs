@@ -523,6 +523,96 @@ fn receives_whose_completions_nobody_saw_go_back() {
     assert_sound(&bed, "unseen completions");
 }
 
+/// Queue pairs end at any moment, in any way, over a link that loses packets, and new ones come: in the end each receive is there once.
+#[test]
+fn no_receive_is_lost_whenever_a_queue_pair_ends() {
+    let mut setup = Setup::default();
+    setup.nic.seed = verilate::seed(21);
+    let mut rng = verilate::rng(setup.nic.seed);
+    let bed = Testbed::new(&setup).unwrap();
+    let some = Match { probability: Some(0.02), ..Match::default() };
+    bed.sim().link_mut(0).rules.add(some, Action::Drop);
+    let source = region(&bed.hosts[0].pd, 64 + LEN, Access::LOCAL_WRITE, noise(21));
+    let mut shared = Shared::new(&bed, 24);
+    let mut lanes = Lane::many(&bed, &shared, 6);
+    let (mut done, mut flushed) = (0, 0);
+    for round in 0..verilate::scale(40) {
+        shared.post(24 - shared.open.len());
+        for lane in &mut lanes {
+            let room = 40 - lane.lengths.len().min(40);
+            for _ in 0..rng.random_range(0..6).min(room) {
+                let len = [0, MTU, LEN, rng.random_range(0..=LEN)][rng.random_range(0..4)];
+                lane.send(&source, len);
+            }
+        }
+        for _ in 0..rng.random_range(0..12) {
+            bed.sim().advance_cycles(rng.random_range(1..300));
+            for lane in &mut lanes {
+                lane.pair.a.cq.poll().for_each(|c| c.status.unwrap());
+                lane.pair.b.cq.poll().for_each(|c| {
+                    c.status.unwrap();
+                    shared.closed(&c);
+                    lane.lengths.pop_front();
+                    done += 1;
+                });
+                // So that there is always something to take, and to lose.
+                shared.post(24 - shared.open.len());
+            }
+        }
+        // The one that ends has more to say.
+        let mut victim = lanes.swap_remove(rng.random_range(0..6));
+        (0..3).for_each(|_| victim.send(&source, LEN));
+        bed.sim().advance_cycles(rng.random_range(300..2500));
+        let Pair { a, b } = victim.pair;
+        let (qp, mut cq) = (b.qp, b.cq);
+        let count = |shared: &mut Shared, cq: &mut Cq| {
+            let (mut good, mut bad) = (0, 0);
+            cq.poll().for_each(|c| {
+                shared.closed(&c);
+                *if c.status.is_ok() { &mut good } else { &mut bad } += 1;
+            });
+            (good, bad)
+        };
+        match round % 3 {
+            0 => {
+                qp.fail().unwrap();
+                let (good, bad) = count(&mut shared, &mut cq);
+                assert!(bad <= 1, "round {round}: {bad} flushed, one message can be under way");
+                (done, flushed) = (done + good, flushed + bad);
+                drop(qp);
+            }
+            1 => drop(qp.reset().unwrap()),
+            _ => drop(qp),
+        }
+        // What nobody has seen is passed over.
+        assert_eq!(count(&mut shared, &mut cq), (0, 0), "round {round}");
+        drop((a, cq));
+        lanes.extend(Lane::many(&bed, &shared, 1));
+    }
+    println!("{done} received, {flushed} flushed");
+    assert!(done > 50 && flushed > 0, "{done} received, {flushed} flushed");
+    // One after the other they end, and one that comes then finds all that is left.
+    for lane in lanes {
+        let Pair { a, b } = lane.pair;
+        let mut cq = b.cq;
+        drop((a, b.qp));
+        assert!(cq.poll().next().is_none());
+    }
+    let mut lane = Lane::many(&bed, &shared, 1).remove(0);
+    let left = shared.open.len();
+    (0..left).for_each(|_| lane.send(&source, 9));
+    shared.inbox.write(0, &vec![GUARD; shared.inbox.len()]);
+    for _ in 0..20_000 {
+        lane.take(&mut shared, &source, "what is left");
+        if lane.received == left as u64 {
+            break;
+        }
+        bed.relax();
+    }
+    assert_eq!((lane.received, shared.open.len()), (left as u64, 0), "receives are lost");
+    assert_sound(&bed, "ends at random");
+}
+
 /// A doorbell further than the ring is long ends the queue: its event names it, what is on chip is still taken, then there is RNR.
 #[test]
 fn a_doorbell_out_of_range_ends_the_shared_queue_alone() {
