@@ -168,11 +168,7 @@ impl Plane<'_> {
             check(ring_fits(get_wide(c, base), (WQE_BLOCK as u32) << log2, WQE_BLOCK as u32), base)?;
         }
         let srq = if get(c, create_qp::SHARED) != 0 { Some(self.srq_of(c, kind, pd, owner)?) } else { None };
-        let vacant = if kind == qp_type::RAW {
-            Some(0).filter(|_| self.qps[0].holder == 0)
-        } else {
-            self.vacant_qp()
-        };
+        let vacant = if kind == qp_type::RAW { Some(0).filter(|_| self.qps[0].holder == 0) } else { self.vacant_qp() };
         let number = vacant.ok_or(Refused::new(result::NO_ROOM, 0))?;
         self.qp_turn.take(number);
         if let Some(n) = srq {

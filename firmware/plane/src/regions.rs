@@ -29,7 +29,7 @@ pub struct Key {
 }
 
 /// Row of a region that windows may be bound to, and its number; 0: none. Of one that is registered later it begins with the address of
-/// its list of pages and their count.
+/// its list of pages, their number, and log2 of their size.
 #[derive(Clone, Copy)]
 pub struct Ground {
     pub(crate) number: u32,
@@ -50,6 +50,11 @@ impl Key {
 pub(crate) fn may(flags: u32) -> bool {
     let writes = (access::REMOTE_WRITE | access::REMOTE_ATOMIC) as u32;
     flags & writes == 0 || flags & access::LOCAL_WRITE as u32 != 0
+}
+
+/// Atomics and atomic writes are aligned by the virtual address, and drop the low bits of that on the bus.
+pub(crate) fn skews(flags: u32, iova: u64, va: u64) -> bool {
+    flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) as u32 != 0 && (iova ^ va) & 7 != 0
 }
 
 pub(crate) fn is_page(shift: u32) -> bool {
@@ -89,15 +94,14 @@ impl Plane<'_> {
         if fast {
             // Room for its pages is all that it has yet.
             check(length <= (self.limits.mtt_units * MTT_UNIT) as u64, create_mr::LENGTH)?;
+            check(is_page(shift), create_mr::PAGE_SHIFT)?;
             check(pages & 7 == 0 && pages.checked_add(length * 8 - 1).is_some(), create_mr::PAGES)?;
             units = (length as u32).div_ceil(MTT_UNIT);
         } else if window {
             // All is said when it is bound.
         } else if contiguous == 1 {
             check(pages.checked_add(length - 1).is_some(), create_mr::PAGES)?;
-            // An atomic is aligned by its virtual address, and drops the low bits of that on the bus.
-            let atomic = flags & access::REMOTE_ATOMIC as u32 != 0;
-            check(!atomic || (pages ^ va) & 7 == 0, create_mr::PAGES)?;
+            check(!skews(flags, pages, va), create_mr::PAGES)?;
         } else {
             check(is_page(shift), create_mr::PAGE_SHIFT)?;
             check(pages & 7 == 0, create_mr::PAGES)?;
@@ -127,7 +131,7 @@ impl Plane<'_> {
         *key = Key { holder: owner + 1, pd: pd as u8, byte, kind, units: units as u16, first_unit: first as u16 };
         let mut row = [0; WORDS];
         if fast {
-            row[..3].copy_from_slice(&[pages as u32, (pages >> 32) as u32, length as u32]);
+            row[..4].copy_from_slice(&[pages as u32, (pages >> 32) as u32, length as u32, shift]);
         }
         if let Some(i) = ground.filter(|_| fast) {
             self.grounds[i] = Ground { number, row };

@@ -5,7 +5,7 @@ use crate::{
     Hardware, Load, MTT_UNIT, Plane,
     pairs::{Loads, state},
     regions::Key,
-    regions::{WORDS, is_page, is_valid, may, pages_before_last},
+    regions::{WORDS, is_valid, may, pages_before_last, skews},
     words::{Block, get, get_wide, put, put_wide, set},
 };
 use abi::{
@@ -53,7 +53,6 @@ impl Plane<'_> {
     /// Registers a region of pages, under a new key byte.
     fn register(&mut self, hw: &mut impl Hardware, n: usize, wqe: &Block) -> Result<(), u8> {
         let flags = get(wqe, key_wqe::ACCESS);
-        let shift = get(wqe, key_wqe::PAGE_SHIFT);
         let va = get_wide(wqe, send_wqe::REMOTE_VA);
         let length = get_wide(wqe, key_wqe::SIZE);
         let offset = get(wqe, key_wqe::PAGES);
@@ -67,9 +66,10 @@ impl Plane<'_> {
         if !may(flags) || is_valid(hw, number) {
             return Err(cause::KEY_ACCESS);
         }
-        let sound = length != 0 && va.checked_add(length.wrapping_sub(1)).is_some() && is_page(shift);
         // It has as many pages as were named when it was made.
         let list = self.grounds.iter().find(|g| g.number == number).ok_or(cause::KEY_INVALID)?.row;
+        let shift = list[3];
+        let sound = length != 0 && va.checked_add(length.wrapping_sub(1)).is_some();
         if !sound || offset >= list[2] || pages_before_last(va, length, shift) >= (list[2] - offset) as u64 {
             return Err(cause::KEY_BOUNDS);
         }
@@ -105,6 +105,7 @@ impl Plane<'_> {
         let (rkey, lkey) = (get(wqe, send_wqe::RKEY), get(wqe, key_wqe::LKEY));
         let (number, region) = (rkey >> 8, lkey >> 8);
         let qp = &self.qps[n];
+        let is_region = self.keys.get(region as usize).is_some_and(|k| k.kind == key_kind::REGION);
         let own = |k: &&mut Key| k.holder == qp.holder && k.kind == key_kind::WINDOW;
         let window = self.keys.get_mut(number as usize).filter(own).ok_or(cause::KEY_INVALID)?;
         if window.pd != qp.pd {
@@ -113,8 +114,10 @@ impl Plane<'_> {
         if is_valid(hw, number) {
             return Err(cause::KEY_ACCESS);
         }
-        // Of another domain a region is as good as none.
         let ground = self.grounds.iter().find(|g| g.number == region && region != 0).ok_or(cause::KEY_INVALID)?;
+        if !is_region {
+            return Err(cause::KEY_INVALID);
+        }
         let mut row = ground.row;
         if get(&row, key::KEY_BYTE) != lkey & 0xff {
             return Err(cause::KEY_INVALID);
@@ -127,12 +130,10 @@ impl Plane<'_> {
         if length == 0 || va < from || ahead > size || length > size - ahead {
             return Err(cause::KEY_BOUNDS);
         }
-        // Peers write only where the owner may; an atomic is aligned by its virtual address.
         let local = get(&row, key::ACCESS) & access::LOCAL_WRITE as u32;
         let contiguous = get(&row, key::CONTIGUOUS) == 1;
         let at = get_wide(&row, key::IOVA).wrapping_add(ahead);
-        let skewed = contiguous && flags & access::REMOTE_ATOMIC as u32 != 0 && (at ^ va) & 7 != 0;
-        if !may(flags | local) || skewed {
+        if !may(flags | local) || contiguous && skews(flags, at, va) {
             return Err(cause::KEY_ACCESS);
         }
         if !contiguous {

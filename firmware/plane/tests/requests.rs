@@ -21,7 +21,6 @@ fn registration(rkey: u64) -> Bytes {
         (send_wqe::REMOTE_VA, 0x7000_0000_0001),
         (send_wqe::RKEY, rkey),
         (key_wqe::ACCESS, ALL),
-        (key_wqe::PAGE_SHIFT, 12),
         (key_wqe::SIZE, 0x3ffe),
         (key_wqe::PAGES, 1),
     ] {
@@ -37,7 +36,7 @@ fn with(mut wqe: Bytes, field: abi::Field, value: u64) -> Bytes {
 
 fn fast(pages: u64) -> Command {
     let c = command(op::CREATE_MR).with(create_mr::KIND, key_kind::FAST.into());
-    c.with(create_mr::LENGTH, pages).with(create_mr::PAGES, 0xabc_d000)
+    c.with(create_mr::LENGTH, pages).with(create_mr::PAGES, 0xabc_d000).with(create_mr::PAGE_SHIFT, 12)
 }
 
 /// A QP in RTS, and the first key of a region for it.
@@ -132,7 +131,6 @@ fn what_is_wrong_with_a_registration_is_named_and_changes_nothing() {
         (with(sound, key_wqe::SIZE, 0), cause::KEY_BOUNDS),
         (with(sound, key_wqe::SIZE, u64::MAX), cause::KEY_BOUNDS),
         (with(sound, key_wqe::SIZE, most - 0x1000), cause::KEY_BOUNDS),
-        (with(sound, key_wqe::PAGE_SHIFT, 13), cause::KEY_BOUNDS),
         (with(sound, key_wqe::PAGES, u64::from(MTT_UNIT)), cause::KEY_BOUNDS),
         (with(sound, key_wqe::PAGES, 0xffff_ffff), cause::KEY_BOUNDS),
     ];
@@ -169,6 +167,7 @@ fn a_region_that_is_registered_later_takes_room_for_its_pages() {
     assert_eq!(b.refused(fast((1 << 18) + 1)), field(create_mr::LENGTH));
     assert_eq!(b.refused(fast(1).with(create_mr::KIND, 3)), field(create_mr::KIND));
     assert_eq!(b.refused(fast(1).with(create_mr::PAGES, 4)), field(create_mr::PAGES));
+    assert_eq!(b.refused(fast(1).with(create_mr::PAGE_SHIFT, 13)), field(create_mr::PAGE_SHIFT));
     assert_eq!(b.refused(fast(2).with(create_mr::PAGES, u64::MAX - 7)), field(create_mr::PAGES));
     // All of the table, which is there again once it is gone.
     for _ in 0..2 {
@@ -252,19 +251,23 @@ fn a_window_gets_a_part_of_its_region() {
 #[test]
 fn what_is_wrong_with_a_binding_is_named_and_changes_nothing() {
     let (mut b, n, lkey, rkey) = ground(true, ALL);
+    let later = b.ok(fast(5)).get(answer::VALUE);
     let pd = b.make(command(op::CREATE_PD));
     let region = create_mr(0x7000_0000_0001, 0x3ffe).with(create_mr::BINDS, 1);
     let far = b.ok(region.with(create_mr::PD, pd)).get(answer::VALUE);
     let dry = b.ok(region.with(create_mr::ACCESS, access::REMOTE_READ.into())).get(answer::VALUE);
     let plain = b.ok(create_mr(0x7000_0000_0001, 0x3ffe)).get(answer::VALUE);
     let strange = b.ok(window().with(create_mr::PD, pd)).get(answer::VALUE);
-    let skewed = b.ok(region.with(create_mr::CONTIGUOUS, 1).with(create_mr::PAGES, 0xabc_0002)).get(answer::VALUE);
+    let read = access::LOCAL_WRITE | access::REMOTE_READ;
+    let skewed = region.with(create_mr::ACCESS, read.into());
+    let skewed = b.ok(skewed.with(create_mr::CONTIGUOUS, 1).with(create_mr::PAGES, 0xabc_0002)).get(answer::VALUE);
     let cases = [
         (binding(lkey, lkey, 0, 1), cause::KEY_INVALID),
         (binding(strange, lkey, 0, 1), cause::KEY_PD),
         (binding(rkey, lkey ^ 1, 0, 1), cause::KEY_INVALID),
         (binding(rkey, plain, 0, 1), cause::KEY_INVALID),
         (binding(rkey, 0, 0, 1), cause::KEY_INVALID),
+        (binding(rkey, later, 0, 1), cause::KEY_INVALID),
         (binding(rkey, far, 0, 1), cause::KEY_PD),
         (binding(rkey, lkey, 0, 0), cause::KEY_BOUNDS),
         (binding(rkey, lkey, u64::MAX, 1), cause::KEY_BOUNDS),

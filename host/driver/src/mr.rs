@@ -308,6 +308,7 @@ impl Pd {
             .command(op::CREATE_MR)
             .with(create_mr::PD, self.0.number.into())
             .with(create_mr::KIND, key_kind::FAST.into())
+            .with(create_mr::PAGE_SHIFT, PAGE.ilog2().into())
             .with(create_mr::LENGTH, pages as u64);
         let made = RingMemory::new(&device.0.bus, pages * 8).and_then(|list| {
             let made = device.create(&c.with(create_mr::PAGES, list.iova()))?;

@@ -2,7 +2,6 @@
 
 use crate::ah::Destination;
 use crate::function::{Error, Result};
-use crate::memory::PAGE;
 use crate::mr::{Binding, Registration, Remote, Sge};
 use crate::qp::{Body, Qp, Rts, Transport, put_sge};
 use abi::queue::doorbell::DIRECT_BLOCKS;
@@ -204,7 +203,6 @@ impl Post<'_> {
         if let Some((r, lkey)) = opens {
             key_wqe::ACCESS.set(&mut wqe, r.access.bits().into());
             key_wqe::LKEY.set(&mut wqe, lkey.into());
-            key_wqe::PAGE_SHIFT.set(&mut wqe, PAGE.ilog2().into());
             key_wqe::SIZE.set(&mut wqe, r.len as u64);
             key_wqe::PAGES.set(&mut wqe, r.pages);
         }

@@ -87,8 +87,6 @@ layout! {
     pub mod key_wqe: 64 {
         /// Access flags, as `table::access`.
         ACCESS = 256, 4;
-        /// REG_MR: log2 of the page size: 12, 16, 21 or 30.
-        PAGE_SHIFT = 264, 6;
         /// BIND_MW: key of the region.
         LKEY = 288, 32;
         /// Bytes.

@@ -308,7 +308,8 @@ impl Logic for Landing {
         self.exchange.valid.next = present && goes && op.exchanges;
         self.exchange.data.next = Exchange {
             void: !opens || !atomic,
-            response: op.response,
+            // What only waits for the slots is no answer, whosever it is.
+            response: op.response && atomic,
             iova: chunk.iova,
             buf: op.buf,
             offset: chunk.offset.get_bits::<3>(0),

@@ -253,7 +253,7 @@ impl Rules {
                 if op.write && (atomic || op.reply.read || kills) {
                     self.exchanges.push(Exchange {
                         void: !good || !atomic,
-                        response: op.response,
+                        response: op.response && atomic,
                         iova: chunk.iova,
                         buf: op.buf,
                         offset: chunk.offset.cast::<3>(),
