@@ -87,6 +87,11 @@ impl Qp {
         attributes: [0; 16 - FIRST],
     };
 
+    /// Type in its rows; that of a shared receive queue says nothing.
+    fn row_type(&self) -> u32 {
+        if self.kind == SRQ { 0 } else { self.kind as u32 }
+    }
+
     /// Holder of a shared receive queue; 0: it is none.
     pub(crate) fn srq_holder(&self) -> u8 {
         if self.kind == SRQ { self.holder } else { 0 }
@@ -430,7 +435,7 @@ impl Plane<'_> {
         let qp = &self.qps[n];
         let a = &qp.attributes;
         let mut row = [0; SEND_WORDS];
-        put(&mut row, qp_send::TYPE, qp.kind as u32);
+        put(&mut row, qp_send::TYPE, qp.row_type());
         put(&mut row, qp_send::RESUME, (loads == Loads::Psn) as u32);
         put(&mut row, qp_send::MTU, mtu(qp));
         put(&mut row, qp_send::LOAD, (loads == Loads::Queue) as u32);
@@ -452,7 +457,7 @@ impl Plane<'_> {
         let qp = &self.qps[n];
         let a = &qp.attributes;
         let mut row = [0; RECV_WORDS];
-        put(&mut row, qp_recv::TYPE, qp.kind as u32);
+        put(&mut row, qp_recv::TYPE, qp.row_type());
         put(&mut row, qp_recv::LOAD_PSN, (loads == Loads::Psn) as u32);
         put(&mut row, qp_recv::MTU, mtu(qp));
         put(&mut row, qp_recv::LOAD, (loads == Loads::Queue) as u32);

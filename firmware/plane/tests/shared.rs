@@ -47,6 +47,18 @@ fn a_shared_queue_is_a_receive_queue_without_a_queue_pair() {
     ] {
         assert_eq!(field.get(&row(&b, n)), value, "{}", field.name);
     }
+    let mut whole = [0; 64];
+    for (field, value) in [
+        (qp_recv::LOAD, 1),
+        (qp_recv::LOG2_BLOCKS, 3),
+        (qp_recv::ONE_SGE, 1),
+        (qp_recv::OWNER, 1),
+        (qp_recv::BASE, 0x4_4440_0040),
+        (qp_recv::PKEY, 0xffff),
+    ] {
+        field.set(&mut whole, value);
+    }
+    assert_eq!(row(&b, n), whole);
     assert_eq!(b.state(n), INIT);
     // Its number is no QP's, and a QP's is none of its kind.
     let qp = b.make(create_qp());
@@ -62,6 +74,10 @@ fn a_shared_queue_is_a_receive_queue_without_a_queue_pair() {
     assert_eq!(b.state(n), RESET);
     assert_eq!(qp_recv::OWNER.get(&row(&b, n)), NOBODY);
     assert_eq!(b.fake.acts.iter().filter(|a| **a == Act::Drain).count(), 2);
+    // Nothing is loaded before all that is under way has passed.
+    let drained = b.fake.acts.iter().position(|a| *a == Act::Drain).unwrap();
+    let loads = |a: &Act| matches!(a, Act::Commit(id::QP_RECV | id::QP_SEND, _, row) if qp_recv::LOAD.get(row) == 1);
+    assert!(!b.fake.acts[..drained].iter().any(loads) && b.fake.acts[drained..].iter().any(loads));
     assert_eq!(b.refused(destroy(n)), (NO_OBJECT, head::NUMBER.lsb as u64));
 }
 
