@@ -3,13 +3,21 @@
 use super::talk::{Talk, acked, data};
 use super::{Row, row};
 use abi::status::wc;
+use driver::{Access, Data, Flags, Operation};
 use fabric::peer::{Request, syndrome::REMOTE_ACCESS};
 
-pub const ROWS: &[Row] = &[row!(
-    "9.4.1.1.3",
-    a_key_that_may_not_be_invalidated,
-    "SEND with invalidate of a key that is no window's and no fast-registered region's: its data lands, NAK remote access error, its receive fails, the key opens as before"
-)];
+pub const ROWS: &[Row] = &[
+    row!(
+        "9.4.1.1.3",
+        a_key_that_may_not_be_invalidated,
+        "SEND with invalidate of a key that is no window's and no fast-registered region's: its data lands, NAK remote access error, its receive fails, the key opens as before"
+    ),
+    row!(
+        "9.4.1.1.3, 10.6.7",
+        a_key_that_a_send_invalidates,
+        "SEND with invalidate of a fast-registered region's key, or of a window's: the key opens for the packets before it and for none behind it, and the receive tells which one it was"
+    ),
+];
 
 fn a_key_that_may_not_be_invalidated(t: &mut Talk) {
     let rkey = t.memory.rkey();
@@ -29,4 +37,37 @@ fn a_key_that_may_not_be_invalidated(t: &mut Talk) {
     t.peer(t.only(0, t.write(0, 10)));
     t.nic(acked(0, 1));
     t.lands(0, 10);
+}
+
+fn a_key_that_a_send_invalidates(t: &mut Talk) {
+    for window in [false, true] {
+        t.apart(t.terms, |t| {
+            let pd = &t.solo.host.pd;
+            let mut fast = pd.alloc_fast(512).unwrap();
+            let ground = pd.alloc_for_windows(512, Access::LOCAL_WRITE, Default::default()).unwrap();
+            let mut open = pd.create_window().unwrap();
+            let (op, to) = if window {
+                let bound = open.of(&ground, 8, 400, Access::REMOTE_WRITE);
+                (Operation::Bind(bound), bound.remote(0))
+            } else {
+                let part = fast.part(8, 400, Access::all());
+                (Operation::Register(part), part.remote(0))
+            };
+            t.qp.post().add(9, op, Data::Sges(&[]), Flags::SIGNALED).unwrap();
+            t.completes(9);
+            let at = t.receive(100);
+            let write = |at: u64, len: usize| Request::write(to.addr + at, to.rkey, data(len));
+            let mut packets = vec![t.only(0, write(0, 200)), t.only(1, Request::send(data(30)).invalidate(to.rkey))];
+            packets.push(t.only(2, write(200, 200)));
+            t.peer_all_at_once(packets);
+            t.lands(at, 30);
+            t.nic_all([acked(0, 1), acked(1, 2)]);
+            t.refuses(2, REMOTE_ACCESS);
+            t.receives_and_closes(30, to.rkey);
+            t.ends();
+            let mut got = [0; 512];
+            if window { &ground } else { fast.memory() }.read(0, &mut got);
+            assert!(got[8..208] == data(200) && got[208..].iter().all(|b| *b == 0), "window {window}");
+        });
+    }
 }

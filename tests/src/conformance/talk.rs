@@ -445,6 +445,14 @@ impl<'a> Talk<'a> {
         self.received += 1;
     }
 
+    /// The same of a SEND that has invalidated a key.
+    pub fn receives_and_closes(&mut self, len: usize, rkey: u32) {
+        let c = self.completion("a receive");
+        let want = (RECEIVE + self.received, Ok(()), len as u32, Some(rkey));
+        assert_eq!((c.wr_id, c.status, c.len, c.invalidated), want, "{c:?}");
+        self.received += 1;
+    }
+
     /// The next completion is of this message, with this error; then the QP has ended.
     pub fn fails(&mut self, id: u64, status: u8) {
         let c = self.completion(&format!("message {id}"));
