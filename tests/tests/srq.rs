@@ -613,6 +613,23 @@ fn no_receive_is_lost_whenever_a_queue_pair_ends() {
     assert_sound(&bed, "ends at random");
 }
 
+/// With the device goes what was posted: each receive is flushed once, by one of the queue pairs that might have taken it.
+#[test]
+fn a_device_that_is_gone_flushes_shared_receives() {
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    let mut shared = Shared::new(&bed, 5);
+    let mut lanes = Lane::many(&bed, &shared, 2);
+    shared.post(5);
+    bed.hosts[1].device.reset().unwrap();
+    for n in 0..5 {
+        let c = lanes[n % 2].pair.b.cq.wait();
+        assert_eq!(c.status.unwrap_err().status, wc::WR_FLUSH);
+        shared.closed(&c);
+    }
+    assert!(shared.open.is_empty());
+    assert!(lanes.iter_mut().all(|l| l.pair.b.cq.poll().next().is_none()));
+}
+
 /// A doorbell further than the ring is long ends the queue: its event names it, what is on chip is still taken, then there is RNR.
 #[test]
 fn a_doorbell_out_of_range_ends_the_shared_queue_alone() {

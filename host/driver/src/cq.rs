@@ -402,7 +402,7 @@ impl Cq {
         let flush = |(qpn, qp): &(u32, Arc<Posted>)| {
             let all = gone || qp.is_buried();
             let lone = || (qp.cqs[0] == cq).then(|| qp.flush_send()).flatten().map(|wr_id| (wr_id, true));
-            let next = if all { qp.flush(cq) } else { lone() };
+            let next = if all { qp.flush(cq, gone) } else { lone() };
             if qp.cqs[0] == cq {
                 device.settle(qp);
             }
@@ -473,7 +473,7 @@ impl Cq {
             let wr_id = match &qp.sharing {
                 _ if send => Some(qp.send.complete(index)),
                 // The rest of a message that has failed is told of once more.
-                Some(sharing) => sharing.srq.complete(index),
+                Some(sharing) => sharing.complete(index, status.is_err()),
                 None => Some(qp.recv.complete(index)),
             };
             (wr_id, status.is_err() && !lone)

@@ -75,28 +75,43 @@ mod sends {
 /// Of a QP that takes its receives from a shared queue.
 pub(crate) struct Sharing {
     pub(crate) srq: std::sync::Arc<SrqHandle>,
-    /// Index of the receive that a message under way had when the QP was buried.
-    held: std::sync::Mutex<Option<u16>>,
+    /// The receive that a message under way had when the QP was buried, by its index that never wraps.
+    held: std::sync::Mutex<Option<u64>>,
+    /// Index of the receive that failed first: its message may be told of once more.
+    failed: std::sync::Mutex<Option<u16>>,
 }
 
 impl Sharing {
     pub(crate) fn new(srq: std::sync::Arc<SrqHandle>) -> Self {
-        Sharing { srq, held: Default::default() }
+        Sharing { srq, held: Default::default(), failed: Default::default() }
     }
 
     /// The QP is in ERR, with this receive taken.
     pub(crate) fn hold(&self, index: Option<u16>) {
-        *self.held.lock().unwrap_or_else(|e| e.into_inner()) = index;
+        *self.held.lock().unwrap_or_else(|e| e.into_inner()) = index.and_then(|i| self.srq.whole(i));
+    }
+
+    /// The device has completed this receive; its number, once.
+    pub(crate) fn complete(&self, index: u16, failed: bool) -> Option<u64> {
+        if failed {
+            let mut first = self.failed.lock().unwrap_or_else(|e| e.into_inner());
+            if *first == Some(index) {
+                return None;
+            }
+            first.get_or_insert(index);
+        }
+        self.srq.complete(index)
     }
 
     /// That receive, once.
-    pub(crate) fn take_held(&self) -> Option<u16> {
+    pub(crate) fn take_held(&self) -> Option<u64> {
         self.held.lock().unwrap_or_else(|e| e.into_inner()).take()
     }
 
-    /// Completes it, unless it has failed, and so is complete.
-    fn flush(&self) -> Option<u64> {
-        self.srq.complete(self.take_held()?)
+    /// Completes it, unless it has failed, and so is complete. Of a device that is gone all that is outstanding is somebody's.
+    fn flush(&self, gone: bool) -> Option<u64> {
+        let held = self.take_held().and_then(|index| self.srq.complete_whole(index));
+        held.or_else(|| gone.then(|| self.srq.complete_any()).flatten())
     }
 }
 
@@ -187,12 +202,12 @@ impl Posted {
         self.buried.load(Ordering::Acquire)
     }
 
-    /// Completes the oldest that is posted and completes in `cq`; its number, and whether it is a send.
-    pub(crate) fn flush(&self, cq: u32) -> Option<(u64, bool)> {
+    /// Completes the oldest that is posted and completes in `cq`; its number, and whether it is a send. `gone`: so is the device.
+    pub(crate) fn flush(&self, cq: u32, gone: bool) -> Option<(u64, bool)> {
         let flush = |slots: &Slots, send: bool| slots.flush().map(|wr_id| (wr_id, send));
         let send = (self.cqs[0] == cq).then(|| flush(&self.send, true)).flatten();
         let recv = || match &self.sharing {
-            Some(sharing) => sharing.flush().map(|wr_id| (wr_id, false)),
+            Some(sharing) => sharing.flush(gone).map(|wr_id| (wr_id, false)),
             None => flush(&self.recv, false),
         };
         send.or_else(|| (self.cqs[1] == cq).then(recv).flatten())

@@ -617,7 +617,7 @@ impl Body {
         if let Some(s) = &self.shared.sharing
             && let Some(index) = s.take_held()
         {
-            s.srq.give_back(index);
+            s.srq.give_back_whole(index);
         }
     }
 

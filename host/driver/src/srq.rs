@@ -77,10 +77,26 @@ impl Places {
 
     /// The receive at an index of the ring is complete. None if it is complete already.
     fn complete(&mut self, index: u16) -> Option<Posted> {
-        let done = self.at(index.into()).take_if(|p| p.index as u16 == index)?;
+        let whole = self.whole(index)?;
+        self.complete_whole(whole)
+    }
+
+    /// The index of the receive that is outstanding at this one, as it never wraps.
+    fn whole(&mut self, index: u16) -> Option<u64> {
+        self.at(index.into()).map(|p| p.index).filter(|whole| *whole as u16 == index)
+    }
+
+    fn complete_whole(&mut self, index: u64) -> Option<Posted> {
+        let done = self.at(index).take_if(|p| p.index == index)?;
         self.outstanding -= 1;
         self.taken = self.taken.max(done.index + 1);
         Some(done)
+    }
+
+    /// Completes any that is outstanding.
+    fn complete_any(&mut self) -> Option<Posted> {
+        let index = self.places.iter().flatten().map(|p| p.index).min()?;
+        self.complete_whole(index)
     }
 }
 
@@ -125,10 +141,32 @@ impl SrqHandle {
         self.queue().places.complete(index).map(|p| p.wr_id)
     }
 
+    /// The receive that is outstanding at an index of the ring, by an index that never wraps: what is known of it now may be used when
+    /// it is complete already.
+    pub(crate) fn whole(&self, index: u16) -> Option<u64> {
+        self.queue().places.whole(index)
+    }
+
+    /// The same as [`SrqHandle::complete`], of that one.
+    pub(crate) fn complete_whole(&self, index: u64) -> Option<u64> {
+        self.queue().places.complete_whole(index).map(|p| p.wr_id)
+    }
+
+    /// The device is gone: completes any that is outstanding.
+    pub(crate) fn complete_any(&self) -> Option<u64> {
+        self.queue().places.complete_any().map(|p| p.wr_id)
+    }
+
     /// A QP is gone with a receive whose completion nobody has seen: it is posted again.
     pub(crate) fn give_back(&self, index: u16) {
+        let whole = self.whole(index);
+        whole.into_iter().for_each(|index| self.give_back_whole(index));
+    }
+
+    /// The same of that one.
+    pub(crate) fn give_back_whole(&self, index: u64) {
         let mut queue = self.queue();
-        let Some(p) = queue.places.complete(index) else { return };
+        let Some(p) = queue.places.complete_whole(index) else { return };
         let posted = queue.post(p.wr_id, p.sge);
         debug_assert!(posted, "its place has just become free");
         drop(queue);
@@ -345,5 +383,15 @@ mod tests {
         }
         assert_eq!(places.complete(0).map(|p| p.wr_id), Some(1000));
         assert_eq!(places.outstanding, 0);
+        // Nor one of 65536 later for it.
+        places.produced = places.produced.next_multiple_of(1 << 16);
+        places.taken = places.produced;
+        let at = places.produced;
+        post(&mut places, 1);
+        assert!(places.complete_whole(at - (1 << 16)).is_none());
+        assert_eq!(places.complete_whole(at).map(|p| p.wr_id), Some(1));
+        (2..4).for_each(|n| drop(post(&mut places, n)));
+        let rest: Vec<u64> = std::iter::from_fn(|| places.complete_any()).map(|p| p.wr_id).collect();
+        assert_eq!(rest, [2, 3]);
     }
 }
