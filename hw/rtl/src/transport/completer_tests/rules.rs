@@ -339,8 +339,11 @@ enum Event {
 
 impl Live {
     fn new(setup: impl FnOnce(&mut Reference)) -> Self {
-        const TICK: usize = 64;
-        let mut m = Model::of(|| Completer::new(QPS, TICK, 5), options()).unwrap();
+        Self::with_tick(64, setup)
+    }
+    /// A tick has so many cycles.
+    fn with_tick(tick: usize, setup: impl FnOnce(&mut Reference)) -> Self {
+        let mut m = Model::of(|| Completer::new(QPS, tick, 5), options()).unwrap();
         m.reset();
         let mut qps = qps();
         setup(&mut qps[1]);
@@ -351,7 +354,7 @@ impl Live {
         m.set("op.ready", 1);
         m.set("back.ready", 1);
         m.set("wake.ready", 0);
-        Live { m, around, tick: TICK as u64 }
+        Live { m, around, tick: tick as u64 }
     }
     fn left(&mut self, psn: u64) {
         self.leaves(psn, true);
@@ -667,6 +670,25 @@ fn an_rnr_nak_waits_for_its_timer() {
     let first = backs(&seen)[0] - start;
     println!("back {first} ticks after RNR");
     assert!((118..122).contains(&first));
+}
+
+#[test]
+fn each_rnr_timer_code_is_waited_for_up_to_655_ms() {
+    // A tick of few cycles, a round of the scanner takes eight of them; the longest codes but 0 would only take long.
+    const TICK: usize = 8;
+    for (code, unit) in abi::wire::RNR_TIMER_10US.into_iter().enumerate().filter(|(code, _)| *code < 21) {
+        let mut live = Live::with_tick(TICK, |r| _ = r.send(send_op::SEND, 10, true));
+        live.left(100);
+        let start = live.m.cycle() / live.tick;
+        let want = (u64::from(unit) * 10_000).div_ceil(1024);
+        let mut seen = live.run(1, &[nak(100, 0x20 | code as u64)]);
+        // Nothing to look at in the meantime.
+        let idle = want.saturating_sub(16);
+        (0..idle * live.tick).for_each(|_| live.m.tick());
+        seen.extend(live.run(want - idle + 24, &[]));
+        let waited = backs(&seen)[0] - start;
+        assert!((want..want + 20).contains(&waited), "code {code}: back after {waited} ticks, wanted {want}");
+    }
 }
 
 #[test]
