@@ -23,7 +23,8 @@ const _: () = assert!(mmio::RAM_BYTES == 4 << WORDS && mmio::NEAR_BYTES == 4 << 
 
 /// Makes `picorv32` (a third-party source, given to synthesis and simulation beside ours) a module of the signals used. Its firmware
 /// multiplies (the compiler divides by constants so) and never divides. Where LUTs are dear (`LARGE` is 0) it has no divider, and shifts
-/// by 4 bits and by 1 in place of a barrel shifter. A fast core has both: the ways into its registers get no deeper by them.
+/// by 4 bits and by 1 in place of a barrel shifter. A fast core has both: the ways into its registers get no deeper by them; it branches
+/// a cycle later, for a comparison would be the longest of these ways.
 const WRAPPER: &str = "\
 module soft_core_cpu (
   input clk, input resetn, output trap,
@@ -32,7 +33,7 @@ module soft_core_cpu (
 );
   picorv32 #(
     .ENABLE_COUNTERS(0), .ENABLE_COUNTERS64(0), .BARREL_SHIFTER(LARGE), .ENABLE_MUL(0), .ENABLE_FAST_MUL(1),
-    .ENABLE_DIV(LARGE), .CATCH_MISALIGN(1), .CATCH_ILLINSN(1), .PROGADDR_RESET(32'd0)
+    .ENABLE_DIV(LARGE), .TWO_CYCLE_COMPARE(LARGE), .CATCH_MISALIGN(1), .CATCH_ILLINSN(1), .PROGADDR_RESET(32'd0)
   ) core (
     .clk(clk), .resetn(resetn), .trap(trap),
     .mem_valid(mem_valid), .mem_instr(), .mem_ready(mem_ready), .mem_addr(mem_addr), .mem_wdata(mem_wdata),
@@ -116,6 +117,8 @@ pub struct SoftCore {
     arrived: Reg<Bit>,
     /// A write or an access of a register is done.
     answered: Reg<Bit>,
+    /// `arrived` or `answered`: at once, for the longest ways in the core begin here.
+    done: Reg<Bit>,
     was_io: DFF<Bit>,
     io_value: DFF<Bits<32>>,
 }
@@ -156,6 +159,7 @@ impl SoftCore {
             issued: Default::default(),
             arrived: Default::default(),
             answered: Default::default(),
+            done: Default::default(),
             was_io: Default::default(),
             io_value: Default::default(),
         }
@@ -165,7 +169,7 @@ impl SoftCore {
 impl Logic for SoftCore {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, running, issued, arrived, answered);
+        regs!(self, clock, rst, running, issued, arrived, answered, done);
         dff_setup!(self, clock, was_io, io_value);
         clock!(self, clock, memory);
         self.cpu.clk.next = self.clock.val();
@@ -185,7 +189,8 @@ impl Logic for SoftCore {
         let free = !self.ram_re.val();
         let ahead = self.cpu.mem_la_addr.val().get_bits::<WORDS>(2);
         self.issued.d.next = (early || late) && free;
-        self.arrived.d.next = issued && valid && !is_io;
+        let arrives = issued && valid && !is_io;
+        self.arrived.d.next = arrives;
         self.memory.re.next = self.ram_re.val() || early || late;
         self.memory.raddr.next = if self.ram_re.val() {
             self.ram_raddr.val().cast::<WORDS>()
@@ -224,12 +229,14 @@ impl Logic for SoftCore {
         };
 
         // Registers.
-        self.answered.d.next = writes || (asks && is_io && self.io_done.val());
+        let answers = writes || (asks && is_io && self.io_done.val());
+        self.answered.d.next = answers;
+        self.done.d.next = arrives || answers;
         self.was_io.d.next = is_io;
         if asks && is_io {
             self.io_value.d.next = self.io_rdata.val();
         }
-        self.cpu.mem_ready.next = self.answered.q.val() || arrived;
+        self.cpu.mem_ready.next = self.done.q.val();
         self.cpu.mem_rdata.next = if self.was_io.q.val() { self.io_value.q.val() } else { self.memory.rdata.val() };
         self.io_valid.next = asks && is_io;
         self.io_addr.next = address.get_bits::<13>(0);

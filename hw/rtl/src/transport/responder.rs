@@ -426,7 +426,12 @@ impl Logic for Responder {
         let reads_wqe = takes_wqe && !held_now;
         let moves = state == State::Row && reads_wqe && attributes.shared && !moved;
         self.held.d.next = held_now;
-        self.consumers.raddr.next = if state == State::Row { attributes.queue } else { row.get_bits::<12>(0) };
+        // As `row`, or a shared queue's; what comes from other blocks is late.
+        let in_row = state == State::Row;
+        let near = if bus { table.index } else { m.qpn };
+        let near = if in_row { attributes.queue } else { near.get_bits::<12>(0) };
+        let late = if self.meta.valid.val() { qpn } else { self.soon.val() };
+        self.consumers.raddr.next = if in_row || bus || anew { near } else { late.get_bits::<12>(0) };
         if read_row || moves {
             self.consumer.d.next = self.consumers.rdata.val();
         }
