@@ -873,8 +873,13 @@ impl<const W: usize, const N: usize> Logic for WorkQueue<W, N> {
         self.qp_re.next = waits && step == 0;
         self.qp_addr.next = error.queue;
         self.error.valid.next = waits && step == 2;
-        let cause =
-            if error.range { bits::<8>(cause::DOORBELL_RANGE as u64) } else { bits::<8>(cause::DMA_ERROR as u64) };
+        let cause = if error.limit {
+            bits::<8>(cause::NONE as u64)
+        } else if error.range {
+            bits::<8>(cause::DOORBELL_RANGE as u64)
+        } else {
+            bits::<8>(cause::DMA_ERROR as u64)
+        };
         self.error.data.next = QpError {
             send_only: false,
             limit: error.limit,

@@ -170,6 +170,7 @@ impl Bench {
             assert_eq!(m.get("error.data.generation"), qpn as u64 + 100);
             assert_eq!(m.get("error.data.event"), 1);
             if m.bit("error.data.limit") {
+                assert_eq!(m.get("error.data.cause"), cause::NONE as u64);
                 self.low.push(qpn);
             } else {
                 self.errors.push((qpn, m.get("error.data.cause")));
