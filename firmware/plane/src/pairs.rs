@@ -175,7 +175,9 @@ impl Plane<'_> {
         let srq = if get(c, create_qp::SHARED) != 0 { Some(self.srq_of(c, kind, pd, owner)?) } else { None };
         let vacant = if kind == qp_type::RAW { Some(0).filter(|_| self.qps[0].holder == 0) } else { self.vacant_qp() };
         let number = vacant.ok_or(Refused::new(result::NO_ROOM, 0))?;
-        self.qp_turn.take(number);
+        if number >= QP_FIRST {
+            self.qp_turn.take(number);
+        }
         if let Some(n) = srq {
             *self.qps[n].srq_users() += 1;
         }

@@ -151,9 +151,13 @@ impl CoreConfig {
             if good { Ok(()) } else { Err(format!("{what}: {n}, not from {least} to {most}")) }
         };
         power("RAM of the soft core in bytes (ram)", self.ram, 32 << 10, abi::mmio::RAM_BYTES)?;
-        // What the firmware keeps of each object, beside its image and stack.
-        let objects = 82 * qps + 11 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
-        if self.ram < (25 << 10) + objects {
+        // What the firmware keeps of each object, beside its image and stack; QPs lie beyond what engines reach, if there is more.
+        let (near, far) = (self.ram.min(abi::mmio::NEAR_BYTES), self.ram.saturating_sub(abi::mmio::NEAR_BYTES));
+        let objects = 2 * qps + 11 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
+        let pairs = 80 * qps;
+        let fits =
+            if far == 0 { (25 << 10) + objects + pairs <= near } else { (25 << 10) + objects <= near && pairs <= far };
+        if !fits {
             return Err(format!("RAM of the soft core (ram): {}, too small for so many objects", self.ram));
         }
         range("DMA reads in flight (reads)", self.reads, 1, 128)?;
@@ -780,6 +784,7 @@ mod tests {
             (CoreConfig { ram: 16 << 10, ..all }, 512, 256, "ram"),
             (CoreConfig { ram: 32 << 10, ..all }, 512, 256, "ram"),
             (all, 512, 4096, "ram"),
+            (CoreConfig { ram: 128 << 10, ..all }, 512, 1024, "ram"),
         ] {
             let error = config.check(width, qps).unwrap_err();
             assert!(error.contains(name), "{error}");
