@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Real time: a device that is there needs milliseconds.
 const REAL: Duration = Duration::from_secs(60);
 /// And as long as that: cycles of the device's clock, for a simulated device may take minutes for a millisecond.
-const CYCLES: u64 = 100_000_000;
+const CYCLES: u64 = 50_000_000;
 /// How often the clock is looked at then. One that stands still meanwhile is no device's.
 const STEP: Duration = Duration::from_secs(1);
 
