@@ -82,7 +82,7 @@ layout! {
 }
 
 layout! {
-    /// REG_MR and BIND_MW: a block of [`send_wqe`](super::send_wqe) of no length, whose `REMOTE_VA` is the first virtual address and `RKEY`
+    /// REG_MR and BIND_MW: a block of [`send_wqe`] of no length, whose `REMOTE_VA` is the first virtual address and `RKEY`
     /// the key from now on, with any key byte.
     pub mod key_wqe: 64 {
         /// Access flags, as `table::access`.
