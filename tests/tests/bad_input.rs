@@ -3,8 +3,8 @@
 
 use abi::Field;
 use abi::cmd::{
-    answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, head, kind, list_owned, modify_qp, op, result,
-    set_gid, set_multicast, set_port, set_vfs,
+    answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, create_srq, head, kind, list_owned, modify_qp,
+    modify_srq, op, resize_cq, result, set_gid, set_multicast, set_port, set_vfs,
 };
 use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
 use abi::status::{cause, wc};
@@ -165,6 +165,7 @@ fn seen(device: &Device, command: &[u8; 64]) -> Option<Vec<[u8; 64]>> {
         op::CREATE_CQ | op::DESTROY_CQ => kind::CQ,
         op::CREATE_EQ | op::DESTROY_EQ => kind::EQ,
         op::CREATE_QP | op::DESTROY_QP | op::MODIFY_QP => kind::QP,
+        op::CREATE_SRQ | op::DESTROY_SRQ | op::MODIFY_SRQ => kind::SRQ,
         _ => return None,
     };
     let mut asked = vec![command_of(op::LIST_OWNED, &[(list_owned::KIND, kind.into())])];
@@ -194,6 +195,9 @@ fn fields(opcode: u8) -> Vec<u64> {
         op::CREATE_EQ => &create_eq::LAYOUT,
         op::CREATE_QP => &create_qp::LAYOUT,
         op::MODIFY_QP => &modify_qp::LAYOUT,
+        op::RESIZE_CQ => &resize_cq::LAYOUT,
+        op::CREATE_SRQ => &create_srq::LAYOUT,
+        op::MODIFY_SRQ => &modify_srq::LAYOUT,
         op::SET_GID => &set_gid::LAYOUT,
         op::SET_PORT => &set_port::LAYOUT,
         op::SET_MULTICAST => &set_multicast::LAYOUT,
@@ -230,7 +234,7 @@ fn any_commands(setup: &Setup, n: usize) {
             let mut command: [u8; 64] = std::array::from_fn(|_| if rng.random_bool(0.5) { rng.random() } else { 0 });
             // Another owner's, so that neither the bystander nor the port are any of its business.
             head::OWNER.set(&mut command, 9);
-            let opcode = rng.random_range(0..24);
+            let opcode = rng.random_range(0..28);
             head::OPCODE.set(&mut command, opcode.into());
             if rng.random_bool(0.7) {
                 let any = rng.random_range(0..8);
