@@ -71,21 +71,26 @@ impl Bench {
         self.mmsg("64 B Send, one QP", 1, small(Kind::Send, 4096), 20.0, Some(77.2))?;
         // A requester sends more SENDs than a responder takes, and the receiving NIC drops what finds no room: some are sent again.
         self.mmsg("64 B Send, 64 QPs", 64, small(Kind::Send, 512), 20.0, Some(77.2))?;
-        self.measure("64 B Send, 64 QPs, one SRQ", "Mmsg/s", AtLeast(20.0, Some(77.2)), |setup| {
+        // No more than the receiving NIC has room for; and what becomes of more.
+        self.shared("64 B Send, 64 QPs, one SRQ", Load { depth: 8, signal: 4, ..small(Kind::Send, 512) })?;
+        self.shared("overload of one SRQ: 64 B Sends, 64 QPs, 256 outstanding each", small(Kind::Send, 512))?;
+        let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
+        self.mmsg("64 B Read, one QP, 16 outstanding", 1, read(2048), 9.0, None)?;
+        self.mmsg("64 B Read, 16 QPs", 16, read(4096), 30.0, None)
+    }
+
+    /// 64 QPs that take their receives from one shared queue, which is never empty.
+    fn shared(&mut self, name: &str, load: Load) -> Result<()> {
+        self.measure(name, "Mmsg/s", AtLeast(20.0, Some(77.2)), |setup| {
             let bed = Testbed::new(setup)?;
-            // No more than the receiving NIC has room for: what it drops is sent again.
-            let load = Load { depth: 8, signal: 4, ..small(Kind::Send, 512) };
-            let srq = bed.hosts[1].pd.create_srq(64 * 64)?;
+            let srq = bed.hosts[1].pd.create_srq((64 * load.receives()) as u32)?;
             let buffers = Buffers::new(&bed, load.len)?.sharing(&srq);
             let connect = Connect { sizes: QpSizes::new(512, 256), ..Connect::default() };
             let reached = run(&bed, &mut bed.connect_sharing(&connect, 64, Some(&srq))?, &buffers, &load)?;
             let missed = bed.hosts[1].device.counter(counter::RX_RNR);
             ensure!(missed == 0, "{missed} RNR NAKs while receives were posted");
             Ok(reached.rate())
-        })?;
-        let read = |messages| Load { depth: 64, signal: 16, ..small(Kind::Read, messages) };
-        self.mmsg("64 B Read, one QP, 16 outstanding", 1, read(2048), 9.0, None)?;
-        self.mmsg("64 B Read, 16 QPs", 16, read(4096), 30.0, None)
+        })
     }
 
     fn atomics(&mut self) -> Result<()> {

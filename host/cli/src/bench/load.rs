@@ -39,6 +39,13 @@ pub struct Load {
     pub both: bool,
 }
 
+impl Load {
+    /// Receives that are kept posted per flow.
+    pub fn receives(&self) -> usize {
+        self.depth.max(64)
+    }
+}
+
 /// What a load reached: of one flow from the first completion to the last, of many from the first post on.
 #[derive(Clone, Copy, Debug)]
 pub struct Reached {
@@ -184,7 +191,7 @@ impl Flow<'_> {
                 self.receives -= self.to.cq.poll().count();
             }
             // All flows together post what each of them needs, whoever takes it.
-            let missing = load.depth.max(64) - self.receives;
+            let missing = load.receives() - self.receives;
             let receive = [remote.sge(load.offset, load.len)];
             if let Some(srq) = &b.srq {
                 let mut batch = srq.post_recvs();
