@@ -2,6 +2,7 @@
 
 pub mod beside;
 pub mod conformance;
+pub mod words;
 
 use driver::qp::{Path, QpSizes};
 use driver::{Access, Completion, Cq, Data, Device, Flags, Gid, Mr, OpenOptions, Operation, PciFunction, Pd, Port};

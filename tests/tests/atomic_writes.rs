@@ -5,22 +5,16 @@ use abi::{
     queue::send_op,
     status::{cause, counter, wc},
 };
-use driver::{Access, Completion, Data, Flags, Mr, Operation, Remote};
-use fabric::{Action, Match};
+use driver::{Access, Completion, Data, Flags, Operation, Remote};
+use ferroce_tests::words::{self, word};
 use ferroce_tests::{assert_sound, wait};
-use nic::{Adversary, NS};
+use nic::Adversary;
 use testbed::{Connect, End, Setup, Testbed};
 
 const FAR: Access = Access::all();
 
 fn connect() -> Connect {
     Connect { access: Access::all(), ..Connect::default() }
-}
-
-fn word(mr: &Mr, at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    mr.read(at, &mut bytes);
-    u64::from_le_bytes(bytes)
 }
 
 /// Does one, directly or not, and waits for it.
@@ -110,44 +104,21 @@ fn atomic_writes_are_in_order_with_what_their_qp_does() {
 #[test]
 fn none_is_lost_or_repeated_beside_atomics() {
     for (seed, small) in [(1, false), (2, true)] {
-        let mut setup = if small { Setup::small() } else { Setup::default() };
-        setup.nic.seed = seed;
-        setup.nic.adversary = Adversary::Hostile;
-        let bed = Testbed::new(&setup).unwrap();
-        for action in [Action::Drop, Action::Duplicate, Action::Delay(3000 * NS), Action::Reorder(3)] {
-            let some = Match { probability: Some(0.01), ..Match::default() };
-            bed.sim().link_mut(0).rules.add(some, action);
-        }
+        let bed = words::rough(seed, small);
         let mut pairs = bed.connect_many(&connect(), if small { 4 } else { 8 }).unwrap();
         let each = verilate::scale(100) as u64;
         let far = bed.hosts[1].pd.alloc(64, FAR).unwrap();
         let near = bed.hosts[0].pd.alloc(8 * each as usize * pairs.len(), Access::LOCAL_WRITE).unwrap();
-        let mut posted = vec![0; pairs.len()];
-        let mut completed = vec![0; pairs.len()];
-        let mut quiet = 0;
-        while completed.iter().any(|c| *c < each) {
-            for (i, pair) in pairs.iter_mut().enumerate() {
-                while posted[i] < each && posted[i] - completed[i] < 16 {
-                    let bytes = ((posted[i] + 1) << 32).to_le_bytes();
-                    let list = [near.sge(8 * (i * each as usize + posted[i] as usize), 8)];
-                    let (op, data) = if i == 0 {
-                        (Operation::AtomicWrite(far.remote(0)), Data::Inline(&bytes))
-                    } else {
-                        (Operation::AtomicAdd { remote: far.remote(0), add: 1 }, Data::Sges(&list[..]))
-                    };
-                    pair.a.qp.post().add(posted[i], op, data, Flags::SIGNALED).unwrap();
-                    posted[i] += 1;
-                }
-                for c in pair.a.cq.poll() {
-                    assert_eq!((c.wr_id, c.status), (completed[i], Ok(())));
-                    completed[i] += 1;
-                    quiet = 0;
-                }
-            }
-            bed.relax();
-            quiet += 1;
-            assert!(quiet < 20_000, "{completed:?} of {each}");
-        }
+        words::all_complete(&bed, &mut pairs, each, 16, |i, end, k| {
+            let bytes = ((k + 1) << 32).to_le_bytes();
+            let list = [near.sge(8 * (i * each as usize + k as usize), 8)];
+            let (op, data) = if i == 0 {
+                (Operation::AtomicWrite(far.remote(0)), Data::Inline(&bytes))
+            } else {
+                (Operation::AtomicAdd { remote: far.remote(0), add: 1 }, Data::Sges(&list[..]))
+            };
+            end.qp.post().add(k, op, data, Flags::SIGNALED).unwrap();
+        });
         let mut found: Vec<u64> = (each as usize..each as usize * pairs.len()).map(|k| word(&near, 8 * k)).collect();
         found.sort_unstable();
         let mut phases = 0;

@@ -7,9 +7,9 @@ use abi::{
     table::qp_state,
 };
 use driver::{Access, Completion, Data, Flags, Mr, Operation, Sge, Translation};
-use fabric::{Action, Match};
+use ferroce_tests::words::{self, word};
 use ferroce_tests::{assert_sound, wait};
-use nic::{Adversary, NS};
+use nic::Adversary;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use testbed::{Connect, End, Pair, Setup, Testbed};
@@ -18,12 +18,6 @@ const FAR: Access = Access::all();
 
 fn connect() -> Connect {
     Connect { access: Access::all(), ..Connect::default() }
-}
-
-fn word(mr: &Mr, at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    mr.read(at, &mut bytes);
-    u64::from_le_bytes(bytes)
 }
 
 fn add(mr: &Mr, at: usize, add: u64) -> Operation {
@@ -162,26 +156,10 @@ fn atomics_are_in_order_with_what_their_qp_does() {
 fn all_add(bed: &Testbed, pairs: &mut [Pair], far: &Mr, each: u64) {
     let near: Vec<Mr> =
         pairs.iter().map(|_| bed.hosts[0].pd.alloc(8 * each as usize, Access::LOCAL_WRITE).unwrap()).collect();
-    let mut posted = vec![0; pairs.len()];
-    let mut completed = vec![0; pairs.len()];
-    let mut quiet = 0;
-    while completed.iter().any(|c| *c < each) {
-        for (i, pair) in pairs.iter_mut().enumerate() {
-            while posted[i] < each && posted[i] - completed[i] < 32 {
-                let to = near[i].sge(8 * posted[i] as usize, 8);
-                pair.a.qp.post().add(posted[i], add(far, 0, 1), Data::Sges(&[to]), Flags::SIGNALED).unwrap();
-                posted[i] += 1;
-            }
-            for c in pair.a.cq.poll() {
-                assert_eq!((c.wr_id, c.status), (completed[i], Ok(())));
-                completed[i] += 1;
-                quiet = 0;
-            }
-        }
-        bed.relax();
-        quiet += 1;
-        assert!(quiet < 20_000, "{completed:?} of {each}");
-    }
+    words::all_complete(bed, pairs, each, 32, |i, end, k| {
+        let to = near[i].sge(8 * k as usize, 8);
+        end.qp.post().add(k, add(far, 0, 1), Data::Sges(&[to]), Flags::SIGNALED).unwrap();
+    });
     // Each found another value, in the order of its QP, and none is missing.
     let mut found = vec![];
     for mr in &near {
@@ -198,14 +176,7 @@ fn all_add(bed: &Testbed, pairs: &mut [Pair], far: &Mr, each: u64) {
 #[test]
 fn each_is_executed_once_whatever_is_lost_or_doubled() {
     for (seed, small) in [(1, false), (2, true)] {
-        let mut setup = if small { Setup::small() } else { Setup::default() };
-        setup.nic.seed = seed;
-        setup.nic.adversary = Adversary::Hostile;
-        let bed = Testbed::new(&setup).unwrap();
-        for action in [Action::Drop, Action::Duplicate, Action::Delay(3000 * NS), Action::Reorder(3)] {
-            let some = Match { probability: Some(0.01), ..Match::default() };
-            bed.sim().link_mut(0).rules.add(some, action);
-        }
+        let bed = words::rough(seed, small);
         let mut pairs = bed.connect_many(&connect(), if small { 4 } else { 16 }).unwrap();
         let far = bed.hosts[1].pd.alloc(4096, FAR).unwrap();
         all_add(&bed, &mut pairs, &far, verilate::scale(60) as u64);
