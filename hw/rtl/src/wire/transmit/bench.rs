@@ -505,9 +505,17 @@ impl Bench {
             bth.extend((head.rkey.value() as u32).to_be_bytes());
             bth.extend((head.dma_len.value() as u32).to_be_bytes());
         }
+        if info.atomic {
+            // The operands are the payload.
+            bth.extend(head.va.value().to_be_bytes());
+            bth.extend((head.rkey.value() as u32).to_be_bytes());
+        }
         if info.aeth {
             bth.push(head.syndrome.value() as u8);
             bth.extend(&(head.msn.value() as u32).to_be_bytes()[1..]);
+        }
+        if info.atomic_ack {
+            bth.extend(head.va.value().to_be_bytes());
         }
         if info.imm || info.ieth {
             bth.extend((head.imm.value() as u32).to_le_bytes());
