@@ -185,6 +185,9 @@ pub struct Completer {
 
     /// Go backs that wait for the requester.
     backs: Passage<GoBack>,
+    /// The oldest of them, on its way: whether it is taken comes late.
+    back_valid: Reg<Bit>,
+    back_q: DFF<GoBack>,
     op_valid: Reg<Bit>,
     op_q: DFF<RxOp>,
     kick_valid: Reg<Bit>,
@@ -204,6 +207,8 @@ impl Completer {
             heads: Ram::default().rows(qps).style("distributed").at_once(),
             ackeds: FreshTable::new(qps, "block"),
             backs: Passage::lasting(16),
+            back_valid: Default::default(),
+            back_q: Default::default(),
             calls: Calls::new(qps),
             timers: Timers::new(qps, tick, least),
             _qps: Hidden(qps),
@@ -215,13 +220,16 @@ impl Completer {
 impl Logic for Completer {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, state, m_valid, early, hit, row_due, write, goes_back, op_valid, kick_valid, count_q);
+        regs!(
+            self, clock, rst, state, m_valid, early, hit, row_due, write, goes_back, back_valid, op_valid, kick_valid
+        );
+        regs!(self, clock, rst, count_q);
         dff_setup!(
             self, clock, m, at, asked, head, same, word, p, said, now, timeout, loaded, forward, generation, sent_q
         );
         dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
         dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
-        dff_setup!(self, clock, op_q, kick_q, has, is_read, is_local, worth, alone, unmarks);
+        dff_setup!(self, clock, back_q, op_q, kick_q, has, is_read, is_local, worth, alone, unmarks);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
@@ -268,7 +276,14 @@ impl Logic for Completer {
         if self.kick.ready.val() {
             self.kick_valid.d.next = false;
         }
-        Source::<GoBack>::link(&mut self.back, &mut self.backs.m);
+        let back_valid = self.back_valid.q.val();
+        self.backs.m.ready.next = !back_valid;
+        if !back_valid {
+            self.back_q.d.next = self.backs.m.data.val();
+        }
+        self.back_valid.d.next = if back_valid { !self.back.ready.val() } else { self.backs.m.valid.val() };
+        self.back.data.next = self.back_q.q.val();
+        self.back.valid.next = back_valid;
 
         // ---- The next packet. A call knows its PSN from the timer.
         let incoming = self.meta.data.val();
