@@ -16,7 +16,8 @@
 //!
 //! A QP whose receives are *shared* reads the consumer index of that queue once its row is there, and the WQE then: 2 cycles more.
 //! It takes a receive with the first packet of a message, for the next packet may be another QP's; the SGE that it is stands in the row
-//! from then on, as the memory of a WRITE does. A hole in the queue is passed over, one each time a packet is judged.
+//! from then on, as the memory of a WRITE does. A hole in the queue is passed over, one each time a packet is judged; a packet that
+//! has passed [`MOST_HOLES`] finds no receive, for whoever else receives waits meanwhile. The next one goes on behind them.
 //!
 //! An atomic is a READ to most of this: it takes a READ resource, whose saved result answers it when it is repeated. Landing has it
 //! executed. An atomic write is a READ of no bytes that writes as well.
@@ -42,6 +43,10 @@ use abi::{
     wire::syndrome,
 };
 use hdl::prelude::*;
+
+/// Holes of a shared queue that one packet passes over, a power of two: what comes in their time has room in the receive buffer.
+pub const MOST_HOLES: usize = 256;
+const HOLE_BITS: usize = MOST_HOLES.ilog2() as usize + 1;
 
 /// See the module.
 #[derive(LogicBlock)]
@@ -114,6 +119,8 @@ pub struct Responder {
     /// What is next in it is none; how much room a receive of one SGE has behind this packet.
     hole: DFF<Bit>,
     rest: DFF<Bits<32>>,
+    /// Holes that the packet at hand has passed.
+    passed: DFF<Bits<HOLE_BITS>>,
     /// `Idle` for packets; for the table bus, which goes first if it has asked; `Act`.
     open: Reg<Bit>,
     bus: Reg<Bit>,
@@ -240,6 +247,7 @@ impl Responder {
             held: Default::default(),
             hole: Default::default(),
             rest: Default::default(),
+            passed: Default::default(),
             open: Reg::with_reset(true),
             bus: Default::default(),
             acting: Default::default(),
@@ -317,7 +325,7 @@ impl Logic for Responder {
         );
         dff_setup!(self, clock, at, want, place, slot, slots_left, likeness, is_rest, unsought, sought, walks, differs);
         dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, rdata, kept_progress, kept_message);
-        dff_setup!(self, clock, held, hole, rest);
+        dff_setup!(self, clock, held, hole, rest, passed);
         clock!(self, clock, attributes, progress, messages, consumers);
 
         let state = self.state.q.val();
@@ -475,9 +483,11 @@ impl Logic for Responder {
         let (part_posted, part_fetched) = (ahead_posted.get_bits::<2>(0).any(), ahead_fetched.get_bits::<2>(0).any());
         let some_posted = (ahead_posted.get_bits::<14>(2).any() || single && part_posted)
             && !(ahead_posted.get_bit(15) && ahead_posted.get_bits::<15>(0).any());
-        self.posted.d.next = !needs_wqe || some_posted;
+        let passed = self.passed.q.val();
+        let worn = passed.get_bit(elab!(HOLE_BITS - 1));
+        self.posted.d.next = (!needs_wqe || some_posted) && !worn;
         let on_chip = (ahead_fetched.get_bits::<13>(2).any() || single && part_fetched) && !ahead_fetched.get_bit(15);
-        self.absent.d.next = needs_wqe && some_posted && !on_chip;
+        self.absent.d.next = needs_wqe && some_posted && !on_chip && !worn;
         let shared = attributes.shared;
         let sges = self.rq_block.val();
         let entries = sge_map(sges);
@@ -503,7 +513,7 @@ impl Logic for Responder {
         let rest = only.cast::<35>() - whole.cast::<35>();
         let holds = !rest.get_bit(34);
         self.rest.d.next = rest.get_bits::<32>(0);
-        self.hole.d.next = shared && needs_wqe && on_chip && only.get_bit(31) && only.get_bit(30);
+        self.hole.d.next = shared && needs_wqe && on_chip && only.get_bit(31) && only.get_bit(30) && !worn;
         let within0 = single || !less(entries.end0, reach);
         self.within.d.next = cat!(3; !less(entries.end2, reach), !less(entries.end1, reach), within0);
         let enough = if single { holds } else { !less(entries.total, whole) };
@@ -790,6 +800,7 @@ impl Logic for Responder {
                     self.kind.d.next = if incoming.raw { raw_kind() } else { kind_of(incoming.opcode) };
                 }
                 self.sought.d.next = false;
+                self.passed.d.next = 0.into();
                 self.tail.d.next = false;
                 self.moved.d.next = false;
             }
@@ -840,6 +851,9 @@ impl Logic for Responder {
                 if act {
                     self.op_valid.d.next = !fetching;
                     if fetching {
+                        if passes {
+                            self.passed.d.next = passed + 1;
+                        }
                         // State and WQE are read again, then decided upon as before.
                         self.anew.d.next = true;
                         self.moved.d.next = false;

@@ -1,7 +1,7 @@
 //! The responder against a plain reference of the rules, and each rule alone.
 
 use super::kit::*;
-use super::responder::Responder;
+use super::responder::{MOST_HOLES, Responder};
 use crate::msg::*;
 use abi::{
     queue::{HOLE, recv_op},
@@ -197,12 +197,18 @@ impl Reference {
     fn is_empty(&self) -> bool {
         self.held.is_none() && self.posted == self.consumer
     }
-    /// Passes over what is none in a shared queue.
-    fn pass_holes(&mut self) {
+    /// Passes over what is none in a shared queue. Is there a receive then, and were there not too many holes?
+    fn finds_receive(&mut self) -> bool {
         let is_hole = |r: &Self| r.wqes[r.consumer as usize][0].2 >= u64::from(HOLE);
+        let mut holes = 0;
         while self.shared.is_some() && !self.is_empty() && self.held.is_none() && is_hole(self) {
             self.consumer += 1;
+            holes += 1;
+            if holes == MOST_HOLES {
+                return false;
+            }
         }
+        !self.is_empty()
     }
     fn fail(&mut self, p: &Packet, why: u8) -> (usize, Vec<RxOp>) {
         let mut op = self.ack(p, p.psn, 0x61);
@@ -385,12 +391,9 @@ impl Reference {
         if !good {
             return self.fail(p, cause::INVALID_REQUEST);
         }
-        if is_send || imm {
-            self.pass_holes();
-            if self.is_empty() {
-                self.nak = true;
-                return (counter::RX_RNR, vec![self.ack(p, p.psn, 0x20 | self.timer)]);
-            }
+        if (is_send || imm) && !self.finds_receive() {
+            self.nak = true;
+            return (counter::RX_RNR, vec![self.ack(p, p.psn, 0x20 | self.timer)]);
         }
         let mut ops = if is_send {
             match self.scatter(p, done) {
@@ -476,8 +479,7 @@ impl Reference {
         if !sound || !padded || p.payload > self.mtu {
             return (counter::RX_UNRELIABLE, drop);
         }
-        self.pass_holes();
-        if self.is_empty() {
+        if !self.finds_receive() {
             return (counter::RX_UNRELIABLE, drop);
         }
         let Some(mut ops) = self.datagram(p) else { return (counter::RX_UNRELIABLE, drop) };

@@ -674,3 +674,29 @@ fn a_row_that_is_loaded_between_packets_is_not_kept_from_them() {
         }
     }
 }
+
+/// While it passes over holes, nobody receives anything: so it has an end, and the next packet begins where it was.
+#[test]
+fn a_packet_passes_over_so_many_holes_of_a_shared_queue_and_no_more() {
+    let hole = [(0, 0, u64::from(HOLE)), (0, 0, 0), (0, 0, 0), (0, 0, 0)];
+    let receive = [(0x1000, 0x11, 1000), (0, 0, 0), (0, 0, 0), (0, 0, 0)];
+    for (kind, opcode, dropped) in
+        [(qp_type::RC, op::SEND_ONLY, counter::RX_RNR), (qp_type::UD, 0x60 | op::SEND_ONLY, counter::RX_UNRELIABLE)]
+    {
+        for holes in [MOST_HOLES - 1, MOST_HOLES, MOST_HOLES + 1, 2 * MOST_HOLES + 5] {
+            let mut qps = qps();
+            let queue = &mut qps[5];
+            (queue.state, queue.single) = (qp_state::INIT, true);
+            queue.wqes = vec![hole; holes];
+            queue.wqes.push(receive);
+            queue.posted = queue.wqes.len() as u64;
+            let who = &mut qps[1];
+            (who.kind, who.single, who.shared) = (kind, true, Some(5));
+            let tries = holes / MOST_HOLES + 1;
+            let packets = vec![Packet { rkey: QKEY, ..p(opcode, 100).payload(4) }; tries];
+            let (_, counts) = check(&mut model(), &mut qps, &packets, Stall::Never, 1);
+            let want = [(counter::RX_ACCEPTED, 1), (dropped, tries as u64 - 1)];
+            assert_eq!(counts, want.into_iter().filter(|(_, n)| *n > 0).collect(), "{holes} holes");
+        }
+    }
+}
