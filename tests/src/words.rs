@@ -15,7 +15,7 @@ pub fn word(mr: &Mr, at: usize) -> u64 {
 /// Two hosts that answer as late as they may, on a cable that loses, doubles, delays and swaps one frame in a hundred each.
 pub fn rough(seed: u64, small: bool) -> Testbed {
     let mut setup = if small { Setup::small() } else { Setup::default() };
-    setup.nic.seed = seed;
+    setup.nic.seed = verilate::seed(seed);
     setup.nic.adversary = Adversary::Hostile;
     let bed = Testbed::new(&setup).unwrap();
     for action in [Action::Drop, Action::Duplicate, Action::Delay(3000 * NS), Action::Reorder(3)] {

@@ -10,8 +10,7 @@ use driver::{Access, Completion, Data, Flags, Mr, Operation, Sge, Translation};
 use ferroce_tests::words::{self, word};
 use ferroce_tests::{assert_sound, wait};
 use nic::Adversary;
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::RngExt;
 use testbed::{Connect, End, Pair, Setup, Testbed};
 
 const FAR: Access = Access::all();
@@ -97,7 +96,7 @@ fn atomics_are_in_order_with_what_their_qp_does() {
     let mut setup = Setup::default();
     setup.nic.adversary = Adversary::Hostile;
     let bed = Testbed::new(&setup).unwrap();
-    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut rng = verilate::rng(3);
     let mut pair = bed.connect(&connect()).unwrap();
     let near = bed.hosts[0].pd.alloc(8192, Access::LOCAL_WRITE).unwrap();
     let far = bed.hosts[1].pd.alloc(4096, FAR).unwrap();

@@ -461,18 +461,27 @@ fn random_mixes_within_nics_without_a_link() {
     mix_of_loopback(SMALL, 4096, Adversary::Friendly, false, 0.0);
 }
 
-/// A thousand operations, half of them with a hostile host, over 32 pairs of QPs while frames are lost, doubled, swapped, delayed, cut and spoilt, one in a thousand each:
-/// a million of them under a thousand seeds (`./ferroce test --all --seeds 1000 --only soak`).
-#[test]
-fn a_soak_of_32_pairs_under_all_faults() {
-    let seed = verilate::seed(0x50a4);
+/// Rounds of a thousand operations, half of them with a hostile host, over 32 pairs of QPs while frames are lost, doubled, swapped, delayed,
+/// cut and spoilt, one in a thousand each.
+fn soak(width: usize, seed: u64, rounds: usize) {
     let pairs = &[[0, 1]; 32];
-    for round in 0..verilate::scale(1) as u64 {
+    for round in 0..rounds as u64 {
         for (half, (mtu, adversary)) in [(1024, Adversary::Friendly), (256, Adversary::Hostile)].into_iter().enumerate()
         {
             // In bits that neither the test's own number nor `FERROCE_SEED` takes.
             let seed = seed ^ (2 * round + half as u64) << 16;
-            run(&Mix { width: FULL, seed, pairs, link: true, mtu, adversary, loss: 2e-3, operations: 500 });
+            run(&Mix { width, seed, pairs, link: true, mtu, adversary, loss: 2e-3, operations: 500 });
         }
     }
+}
+
+#[test]
+fn a_soak_of_32_pairs_under_all_faults() {
+    soak(FULL, verilate::seed(0x50a4), verilate::scale(1));
+}
+
+#[test]
+#[ignore = "hours: for `./ferroce test --all`"]
+fn a_soak_of_a_million_operations() {
+    soak(128, verilate::seed(0x50a5), verilate::whole(1000));
 }

@@ -417,7 +417,7 @@ fn active_queue_pairs_are_reset_and_destroyed() {
 #[test]
 #[ignore = "an hour and more: for `./ferroce test --all`"]
 fn active_queue_pairs_are_reset_and_destroyed_ten_thousand_times() {
-    reset_and_destroy(10_000);
+    reset_and_destroy(verilate::whole(10_000));
 }
 
 #[test]

@@ -15,8 +15,7 @@ pub fn page() -> String {
         "# Reference\n\n\
         All layouts, registers and numbers that driver, firmware and gates share. Printed from `hw/abi` by\n\
         `cargo run -p abi --example reference > docs/reference.md`; do not edit it by hand.\n\n\
-        It is the contract as a whole: what is not done yet (SEND with invalidate, local invalidate) is\n\
-        refused as UNSUPPORTED, or by a completion with the cause WQE_OPCODE.\n\n\
+        What a device cannot do of it is refused as UNSUPPORTED, or by a completion with the cause WQE_OPCODE.\n\n\
         Bits are counted from bit 0 of byte 0, little-endian. What is not listed is reserved: write 0, expect nothing.\n",
     );
     section(&mut p, "BAR0: registers");

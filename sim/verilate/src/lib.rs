@@ -121,6 +121,17 @@ pub fn scale(count: usize) -> usize {
     ((count as f64 * factor) as usize).max(1)
 }
 
+/// `count` random cases in a test that goes through all that is asked in one run. Says so: `./ferroce test --all` runs it under one
+/// seed only.
+pub fn whole(count: usize) -> usize {
+    println!("{WHOLE}, {count} cases");
+    scale(count)
+}
+
+/// The marks of [`seed`] and [`whole`] in what a test prints.
+pub const RANDOM: &str = "random, FERROCE_SEED=";
+pub const WHOLE: &str = "whole in one run";
+
 /// A random number generator of [`seed`]`(base)`.
 pub fn rng(base: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed(base))
@@ -132,7 +143,7 @@ pub fn seed(base: u64) -> u64 {
     thread_local!(static SAID: Cell<bool> = const { Cell::new(false) });
     let shift = seed_shift();
     if !SAID.replace(true) {
-        println!("random, FERROCE_SEED={shift}");
+        println!("{RANDOM}{shift}");
     }
     base.wrapping_add(shift << 32)
 }

@@ -5,7 +5,7 @@ use super::{Row, row};
 use abi::status::counter;
 use driver::Completion;
 use fabric::peer::{Operation, Received, Request, Requester, Responder, ack, op, syndrome};
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 /// 64 packets from here on pass the end of the PSNs.
@@ -56,7 +56,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 fn sixty_four_packets_with_losses(t: &mut Talk) {
-    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let mut rng = verilate::rng(5);
     let mut peer = Requester::new(0, t.terms.mtu);
     let mut packets = peer.post(t.write(100, 64 * 256));
     let (mut rounds, mut lost) = (0, 0);

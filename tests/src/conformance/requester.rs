@@ -7,8 +7,7 @@ use abi::status::{counter, wc};
 use driver::Flags;
 use driver::qp::SendOptions;
 use fabric::peer::{Packet, Request, Responder, ack, respond, syndrome};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::RngExt;
 
 /// Where the peer's memory is said to be.
 pub(super) const VA: u64 = 0x1234_5678_9abc;
@@ -220,7 +219,7 @@ fn nak_sequence_goes_back(t: &mut Talk) {
 }
 
 fn sixty_four_packets_with_losses(t: &mut Talk) {
-    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    let mut rng = verilate::rng(6);
     let len = 64 * 256 - 3;
     let mut peer = Responder::new(0, t.terms.mtu, VA, RKEY, len);
     t.post(1, &to(len));
