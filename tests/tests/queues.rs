@@ -2,8 +2,11 @@
 
 use abi::bar::MSIX_TABLE;
 use abi::queue::event;
+use abi::status::{cause, wc};
+use abi::table::qp_state;
+use driver::qp::{QpSizes, SendOptions};
 use driver::{Access, Data, Flags, Operation};
-use ferroce_tests::{assert_sound, noise, pass, region, wait};
+use ferroce_tests::{assert_sound, noise, pass, path_to, region, small_pairs, wait};
 use nic::BarRequest;
 use rand::RngExt;
 use testbed::{Connect, Setup, Testbed};
@@ -227,4 +230,77 @@ fn events_are_moderated_at_the_ends_of_the_scale() {
         drop(pairs);
     }
     assert_sound(&bed, "moderation");
+}
+
+/// What a device told of a queue that ran over.
+fn overrun(events: &[driver::Event], cq: u32, qps: &[u32]) {
+    let errors = |kind| events.iter().filter(|e| e.kind == kind).map(|e| e.number).collect::<Vec<_>>();
+    assert_eq!(errors(event::CQ_ERROR), [cq], "{events:?}");
+    assert_eq!(errors(event::QP_ERROR), qps, "{events:?}");
+    let why = |e: &&driver::Event| e.kind == event::QP_ERROR && e.value != cause::CQ_OVERRUN.into();
+    assert!(!events.iter().any(|e| why(&e)), "{events:?}");
+}
+
+/// The entry that had room is given, whole; what else was posted is flushed.
+#[test]
+fn three_completions_at_once_overrun_a_queue_of_one() {
+    let mut bed = Testbed::new(&Setup::default()).unwrap();
+    let mut pair = bed.connect(&Connect { cq_entries: 1, ..Connect::default() }).unwrap();
+    let target = region(&bed.hosts[1].pd, 64, Access::all(), noise(2));
+    let mut batch = pair.a.qp.post();
+    for i in 0..3 {
+        batch.add(i, Operation::Write(target.remote(0)), Data::Inline(&[1; 8]), Flags::SIGNALED).unwrap();
+    }
+    batch.ring();
+    pass(&bed, 500);
+    let events: Vec<_> = std::iter::from_fn(|| bed.hosts[0].eq.poll()).collect();
+    overrun(&events, pair.a.cq.number(), &[pair.a.qp.qpn()]);
+    let done: Vec<_> = pair.a.cq.poll().map(|c| (c.wr_id, c.status.err().map(|e| e.status))).collect();
+    assert_eq!(done, [(0, None), (1, Some(wc::WR_FLUSH)), (2, Some(wc::WR_FLUSH))]);
+    assert_eq!(pair.a.qp.query().unwrap().state, qp_state::ERR);
+    assert_sound(&bed, "a queue of one entry");
+}
+
+/// All QPs whose receives complete there end as their turn comes; who completes elsewhere does not.
+#[test]
+fn a_receive_cq_that_runs_over_ends_each_of_its_qps() {
+    let mut bed = Testbed::new(&Setup::small()).unwrap();
+    let mut pairs = bed.connect_many(&small_pairs(), 3).unwrap();
+    let far = &bed.hosts[1];
+    let inbox = region(&far.pd, 64, Access::all(), noise(2));
+    let mut narrow = far.device.create_cq(2, &far.eq).unwrap();
+    let wide = far.device.create_cq(64, &far.eq).unwrap();
+    // Two of host 1 share a narrow queue, which holds one receive of each.
+    let mut sharers = Vec::new();
+    for pair in &mut pairs[..2] {
+        let qp = far.pd.create_qp(&wide, &narrow, QpSizes::new(4, 16)).unwrap().init(Access::all()).unwrap();
+        let near = bed.hosts[0].pd.create_qp(&pair.a.cq, &pair.a.cq, QpSizes::new(16, 4)).unwrap();
+        let near = near.init(Access::all()).unwrap();
+        let (here, there) = (near.qpn(), qp.qpn());
+        let ready = |qp: driver::Qp<driver::qp::Init>, gid, to| {
+            qp.rtr(&path_to(gid, to, 1024, 0)).unwrap().rts(&SendOptions::default()).unwrap()
+        };
+        sharers.push((ready(near, far.gid, there), ready(qp, bed.hosts[0].gid, here)));
+    }
+    for (near, far) in &mut sharers {
+        (0..4).for_each(|i| far.post_recv(i, &[inbox.sge(0, 8)]).unwrap());
+        let mut batch = near.post();
+        (0..3).for_each(|i| batch.add(i, Operation::Send, Data::Inline(&[1; 8]), Flags::SIGNALED).unwrap());
+    }
+    pass(&bed, 1000);
+    let events: Vec<_> = std::iter::from_fn(|| bed.hosts[1].eq.poll()).collect();
+    let mut numbers: Vec<_> = sharers.iter().map(|(_, far)| far.qpn()).collect();
+    numbers.sort_unstable();
+    overrun(&events, narrow.number(), &numbers);
+    let done: Vec<_> = narrow.poll().collect();
+    assert_eq!(done.iter().filter(|c| c.status.is_ok()).count(), 2, "what had room is there: {done:?}");
+    let flushed = |c: &&driver::Completion| c.status.is_err_and(|e| e.status == wc::WR_FLUSH);
+    assert_eq!(done.iter().filter(flushed).count(), 6, "{done:?}");
+    assert!(sharers.iter().all(|(_, far)| far.query().unwrap().state == qp_state::ERR));
+    // The third pair, on the same NIC.
+    let pair = &mut pairs[2];
+    pair.b.qp.post_recv(1, &[inbox.sge(0, 8)]).unwrap();
+    pair.a.qp.post().add(1, Operation::Send, Data::Inline(&[2; 8]), Flags::SIGNALED).unwrap();
+    assert_eq!(wait(&bed, &mut pair.b.cq, "beside it").status, Ok(()));
+    assert_sound(&bed, "a receive CQ that ran over");
 }
