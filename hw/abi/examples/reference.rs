@@ -102,6 +102,7 @@ pub fn page() -> String {
             cmd::create_eq::LAYOUT,
             cmd::create_qp::LAYOUT,
             cmd::modify_qp::LAYOUT,
+            cmd::mcast::LAYOUT,
             cmd::set_gid::LAYOUT,
             cmd::set_port::LAYOUT,
             cmd::set_multicast::LAYOUT,
@@ -135,6 +136,7 @@ pub fn page() -> String {
             table::gid::LAYOUT,
             table::port::LAYOUT,
             table::multicast::LAYOUT,
+            table::member::LAYOUT,
         ],
     );
 

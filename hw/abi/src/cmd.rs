@@ -71,6 +71,12 @@ numbers! {
         QUERY_SRQ = 25;
         /// Ends a shared receive queue that no QP takes receives from. When it is answered, the device touches the ring no more.
         DESTROY_SRQ = 26;
+        /// Attaches a UD QP to a multicast group: from then on it gets a copy of each datagram that comes for the group. With its first
+        /// member a group takes the last free entry of the GID table, which is the answer's number. NO_ROOM: none is free, or the group
+        /// has `table::MEMBERS` members. IN_USE: it is attached already.
+        ATTACH_MCAST = 27;
+        /// Detaches it: no copy of what comes from then on is for it. With its last member the group leaves the GID table. The end of a QP detaches it.
+        DETACH_MCAST = 28;
     }
 }
 
@@ -101,7 +107,7 @@ numbers! {
         NOT_OWNER = 4;
         /// All entries of the table are in use.
         NO_ROOM = 5;
-        /// Others still refer to the object.
+        /// Others still refer to the object, or it is attached already.
         IN_USE = 6;
         /// The QP's state does not allow this transition.
         BAD_TRANSITION = 7;
@@ -259,7 +265,7 @@ layout! {
 layout! {
     /// CREATE_QP: the QP starts in RESET.
     pub mod create_qp: 64 {
-        /// One of `table::qp_type`; those above RAW are UNSUPPORTED.
+        /// One of `table::qp_type`; XRC is UNSUPPORTED, GSI owner 0's.
         TYPE = 32, 4;
         /// SGEs that a receive may have, 1 to `MAX_SGE`: with 1 it takes one of the ring's SGEs, else a block of four.
         RQ_SGES = 36, 3;
@@ -418,14 +424,34 @@ layout! {
     }
 }
 
-/// The Q_Key of packets that a UD QP receives: in [`modify_qp`] where others have their destination IP.
+/// The Q_Key of packets that a UD QP receives: in [`modify_qp`] where others have their destination IP. QP 1 has [`QP1`](crate::wire::qkey::QP1); a
+/// privileged one is owner 0's to set.
 pub const QKEY: Field = Field { name: "QKEY", lsb: modify_qp::DIP_LOW.lsb, bits: 32, doc: "Q_Key" };
 
 layout! {
-    /// CREATE_AH: its addresses are the fields of [`modify_qp`] from `GID` on, at the same places. The answer's number is the handle.
+    /// CREATE_AH: its addresses are the fields of [`modify_qp`] from `GID` on, at the same places. The destination may be a multicast group, with
+    /// the MAC that belongs to its IP. The answer's number is the handle.
     pub mod create_ah: 64 {
         /// Protection domain, which must be that of the QPs that use it.
         PD = 64, 16;
+    }
+}
+
+layout! {
+    /// ATTACH_MCAST and DETACH_MCAST.
+    pub mod mcast: 64 {
+        /// The QP.
+        NUMBER = 32, 24;
+        /// 1: IPv6.
+        IS_IP6 = 56, 1;
+        /// The group is one of a VLAN.
+        TAGGED = 57, 1;
+        /// VLAN id.
+        VLAN = 64, 12;
+        /// The group's IP as wire bytes, first lowest: a multicast address, whose MAC follows from it.
+        IP_LOW = 128, 64;
+        /// Rest of the IP.
+        IP_HIGH = 192, 64;
     }
 }
 

@@ -90,13 +90,15 @@ names! {
         PARITY;
         /// The WQE's address handle does not exist, or belongs to another protection domain.
         WQE_HANDLE;
+        /// The WQE's Q_Key is a privileged one, which its QP may not name.
+        WQE_QKEY;
     }
 }
 
 names! {
     /// Counters of the device, in the counter window. The verdict of every received frame is one of the first.
     pub mod counter: usize {
-        /// Frames accepted as RoCE and executed.
+        /// Frames accepted as RoCE and executed; of a multicast one each copy has a verdict.
         RX_ACCEPTED;
         /// Frames to the raw queue.
         RX_RAW;
@@ -114,7 +116,7 @@ names! {
         RX_ICRC;
         /// Dropped: transport version, or opcode that is reserved or not spoken here.
         RX_OPCODE;
-        /// Dropped: destination IP, MAC or VLAN is none of ours.
+        /// Dropped: destination IP, MAC or VLAN is none of ours; or a multicast group without UD and the multicast QPN, or that QPN without a group.
         RX_ADDRESS;
         /// Dropped: raw frame while the raw queue is off, filtered, or without a receive that holds it.
         RX_RAW_DROPPED;

@@ -18,6 +18,7 @@ numbers! {
         PORT = 9;
         MULTICAST = 10;
         SRQ = 11;
+        MEMBER = 12;
     }
 }
 
@@ -45,6 +46,8 @@ numbers! {
         /// The ends of an extended reliable connection: CREATE_QP refuses them by name.
         XRC_INI = 4;
         XRC_TGT = 5;
+        /// A UD QP, the general service queue pair: QP 1 only, with the Q_Key [`QP1`](crate::wire::qkey::QP1). For CREATE_QP alone, rows have UD.
+        GSI = 6;
     }
 }
 
@@ -131,7 +134,7 @@ layout! {
         CQN = 24, 24;
         /// First PSN.
         PSN = 48, 24;
-        /// Most outstanding READs and atomics, 0 to 16.
+        /// Most outstanding READs and atomics, 0 to 16. UD: 1 if its work requests may name privileged Q_Keys (`wire::qkey::PRIVILEGED`).
         MAX_READS = 72, 5;
         /// Reads only: no message is under way, all that was sent is acknowledged.
         DRAINED = 77, 1;
@@ -339,7 +342,7 @@ pub const PAGE_FRAME: usize = 36;
 pub const GIDS: usize = 16;
 
 layout! {
-    /// GID table entry: one of the port's own addresses.
+    /// GID table entry: one of the port's own addresses; or a multicast group that QPs are attached to, whose MAC is a multicast one.
     pub mod gid: 64 {
         /// The entry exists.
         VALID = 0, 1;
@@ -349,7 +352,7 @@ layout! {
         TAGGED = 2, 1;
         /// VLAN id.
         VLAN = 8, 12;
-        /// Source MAC, first wire byte lowest.
+        /// Source MAC, or a group's, first wire byte lowest.
         MAC = 64, 48;
         /// IP as wire bytes, first lowest; IPv4 takes the first 4.
         IP_LOW = 128, 64;
@@ -386,3 +389,19 @@ layout! {
         MAC = 64, 48;
     }
 }
+
+/// QPs that may be attached to a multicast group.
+pub const MEMBERS: usize = 8;
+
+layout! {
+    /// Who is attached to the multicast group of the GID row of the same index: each gets a copy of its packets.
+    pub mod member: 64 {
+        /// Number of the last one. A group that nobody is attached to has a 0 here and in the first QPN.
+        LAST = 0, 3;
+        /// The QPs, from here on one every 16 bits, `MEMBERS` of them.
+        QPN = 32, 12;
+    }
+}
+
+/// Bits from one QPN of [`member`] to the next.
+pub const MEMBER_STEP: usize = 16;

@@ -17,6 +17,14 @@ pub const IP_PROTO_UDP: u8 = 17;
 pub const PSN_HALF: u32 = 0x80_0000;
 /// Multicast QPN.
 pub const QPN_MULTICAST: u32 = 0xff_ffff;
+
+/// Q_Keys with a meaning.
+pub mod qkey {
+    /// With this bit it is privileged: a work request that names one means that of its QP (IBTA 10.2.5).
+    pub const PRIVILEGED: u32 = 1 << 31;
+    /// That of QP 1, the general service queue pair.
+    pub const QP1: u32 = 0x8001_0000;
+}
 /// Smallest Ethernet frame without FCS; ours are padded to it.
 pub const MIN_FRAME: usize = 60;
 /// Largest frame without FCS that the core takes: MTU 4096 with every header, and raw frames up to 9,000 bytes of payload.

@@ -30,7 +30,7 @@ use crate::queue::{
     work_queue::WorkQueue,
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
-use crate::transport::{Commit, Completer, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer};
+use crate::transport::{Commit, Completer, Copies, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer};
 use crate::wire::{frames::MAX_SLOTS, ingress::Ingress, transmit::Transmit};
 use abi::{
     status::{cause, counter},
@@ -209,6 +209,8 @@ pub struct Core<const W: usize, const N: usize> {
     /// An accepted frame is through, in the order of arrival: it was the completer's; why it could not land
     /// (`abi::status::cause`), or 0.
     pub trace_landed: Signal<Out, Bit>,
+    /// A copy of a multicast frame is through that is not its last.
+    pub trace_copy: Signal<Out, Bit>,
     pub trace_response: Signal<Out, Bit>,
     pub trace_cause: Signal<Out, Bits<8>>,
     /// All that was on its way is lost.
@@ -217,6 +219,7 @@ pub struct Core<const W: usize, const N: usize> {
     loopback: Loopback<W>,
     ingress: Ingress<W>,
     rx_buffer: ByteRam<W>,
+    copies: Copies,
     dispatch: Dispatch,
     responder: Responder,
     completer: Completer,
@@ -287,12 +290,14 @@ impl<const W: usize, const N: usize> Core<W, N> {
             trace_responder: Default::default(),
             trace_completer: Default::default(),
             trace_landed: Default::default(),
+            trace_copy: Default::default(),
             trace_response: Default::default(),
             trace_cause: Default::default(),
             trace_reset: Default::default(),
             loopback: Loopback::new(c.loopback),
             ingress: Ingress::new(c.rx_buffer),
             rx_buffer: ByteRam::new(c.rx_buffer, "block"),
+            copies: Copies::new(N),
             dispatch: Default::default(),
             responder: Responder::new(N, c.half_blocks),
             completer: Completer::new(N, tick, least_timer(W, tick)),
@@ -334,7 +339,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         let rst = self.control.device_rst.val();
         clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
         clock!(
-            self, clock, sentry, loopback, ingress, dispatch, responder, completer, landing, commit, respond,
+            self, clock, sentry, loopback, ingress, copies, dispatch, responder, completer, landing, commit, respond,
             scheduler, requester
         );
         clock!(self, clock, segments, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu);
@@ -345,6 +350,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.loopback.rst.next = rst;
         self.sentry.rst.next = rst;
         self.ingress.rst.next = rst;
+        self.copies.rst.next = rst;
         self.dispatch.rst.next = rst;
         self.responder.rst.next = rst;
         self.completer.rst.next = rst;
@@ -367,7 +373,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.writes.rst.next = rst;
         self.atomics.rst.next = rst;
 
-        comment!("receive: MAC, loopback, ingress, buffer, dispatch, engines, landing, commit");
+        comment!("receive: MAC, loopback, ingress, buffer, copies, dispatch, engines, landing, commit");
         BeatSink::<W>::link(&mut self.mac_rx, &mut self.loopback.mac_rx);
         self.loopback.mac_rx_error.next = self.mac_rx_error.val();
         self.loopback.link_up.next = self.link_up.val();
@@ -386,7 +392,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.atomics.buf_busy.next = writer_reads;
         self.atomics.buf_data.next = self.rx_buffer.rdata.val();
         self.dma_write.buf_data.next = self.rx_buffer.rdata.val();
-        Source::<RxMeta>::join(&mut self.ingress.meta, &mut self.dispatch.meta);
+        Source::<RxMeta>::join(&mut self.ingress.meta, &mut self.copies.meta);
+        Source::<RxMeta>::join(&mut self.copies.out, &mut self.dispatch.meta);
         Source::<Qp>::join(&mut self.completer.wake, &mut self.dispatch.wake);
         Source::<RxMeta>::join(&mut self.dispatch.to_responder, &mut self.responder.meta);
         Source::<RxMeta>::join(&mut self.dispatch.to_completer, &mut self.completer.meta);
@@ -666,13 +673,14 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         TableMaster::join(&mut self.control.table[elab!(door::COMPLETION)], &mut self.completion.table);
         TableMaster::join(&mut self.control.table[elab!(door::EVENT)], &mut self.event.table);
         TableMaster::join(&mut self.control.table[elab!(door::MMU)], &mut self.mmu.table);
+        TableMaster::join(&mut self.control.table[elab!(door::COPIES)], &mut self.copies.table);
 
         comment!("reset and drain: what has gone in and come out of receive path, transmit ring, reads and writes");
         let quiesce = self.control.quiesce.val();
         self.dma_read.quiesce.next = quiesce;
         self.dma_write.quiesce.next = quiesce;
         self.control.idle.next = self.dma_read.idle.val() && self.dma_write.idle.val();
-        let entered = self.ingress.meta.valid.val() && self.dispatch.meta.ready.val();
+        let entered = self.ingress.meta.valid.val() && self.copies.meta.ready.val();
         let landed = self.landing.landed.valid.val() && self.commit.landed.ready.val();
         if self.dispatch.began.val() {
             self.packets_in.d.next = self.packets_in.q.val() + 1;
@@ -739,9 +747,10 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.trace_accepted.next = self.ingress.accepted.val();
         self.trace_responder.next = self.responder.count.val();
         self.trace_completer.next = self.completer.count.val();
-        // A frame frees its rows with its last step; wake-up calls have none.
+        // A frame frees its rows with its last step; wake-up calls, which are the completer's, have none.
         let through = self.landing.landed.data.val();
         self.trace_landed.next = landed && through.frame;
+        self.trace_copy.next = landed && !through.frame && !through.response;
         self.trace_response.next = through.response;
         self.trace_cause.next = if through.fault {
             through.cause

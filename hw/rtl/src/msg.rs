@@ -64,8 +64,9 @@ pub struct RxMeta {
     pub sip: Bits<128>,
     /// IPv6.
     pub ip6: Bit,
-    /// Index of our GID that the frame was sent to.
+    /// Index of the GID row that the frame was sent to; it is a multicast group's, and the frame for all who are attached.
     pub gid: Bits<8>,
+    pub group: Bit,
     /// VLAN tag control, 0 when untagged.
     pub vlan: Bits<16>,
     /// The IP header carried a CE mark.

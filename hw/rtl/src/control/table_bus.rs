@@ -38,9 +38,11 @@ pub mod door {
     pub const EVENT: usize = 12;
     /// Keys.
     pub const MMU: usize = 13;
+    /// Multicast.
+    pub const COPIES: usize = 14;
 }
 /// Number of doors.
-pub const DOORS: usize = 14;
+pub const DOORS: usize = 15;
 
 /// Who takes the rows of a table, as a bit set over [`door`].
 const fn takers(table: u8) -> u64 {
@@ -58,6 +60,7 @@ const fn takers(table: u8) -> u64 {
         id::KEY => 1 << MMU,
         id::GID => 1 << INGRESS | 1 << TRANSMIT,
         id::PORT | id::MULTICAST => 1 << INGRESS,
+        id::MEMBER => 1 << COPIES,
         _ => 0,
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!              +-----------------> mac_tx          the link is up; else the frame is lost, and counted
-//! tx --> held -+
-//!              +--> turned ---+                    a frame whose destination MAC is the port's or a GID's
+//! tx --> held -+                                   both: to a multicast group that a QP of ours is attached to
+//!              +--> turned ---+                    a frame whose destination MAC is the port's or a GID row's
 //!                             +--> rx
 //! mac_rx --+--------> late ---+                    late: what comes while a turned frame passes
 //!          +------------------+                    otherwise straight through
@@ -20,8 +20,9 @@
 //!
 //! Which way a frame goes is decided by its first beat: its destination MAC, and the link. A link that goes down under a frame
 //! whose MAC takes nothing any more holds nobody: the rest of the frame is lost, and its beat that was offered waits beside the
-//! way (`stuck`), with an end behind it that says that the frame is unfinished, for a MAC that comes back. Multicast goes to the
-//! link only. What a turned frame is worth is for ingress to say, as for any other.
+//! way (`stuck`), with an end behind it that says that the frame is unfinished, for a MAC that comes back. A frame to a group that has
+//! a GID row goes both ways, a beat when both take it; all other multicast to the link only. What a turned frame is worth is for ingress to
+//! say, as for any other.
 //!
 //! The MAC is never stalled: a turned frame starts only in a gap between two frames of the MAC, whole, when nothing is late that
 //! is not on its way out; so no more can be late than the longest frame has beats, and all of it passes before the next one. A MAC that has a
@@ -96,7 +97,7 @@ pub struct Loopback<const W: usize> {
 
     req: DFF<TableReq>,
     req_we: Reg<Bit>,
-    /// Inverted, so that nobody's, after reset too, is all ones: a frame to everybody, which is not turned.
+    /// With bit 0 inverted, so that nobody's, after reset too, is a multicast one that nobody is attached to (01:00:00:00:00:00).
     macs: Arr<Reg<Bits<48>>, MACS>,
     up: Reg<Bit>,
     // Transmit.
@@ -105,9 +106,10 @@ pub struct Loopback<const W: usize> {
     held: DFF<Beat<W>>,
     /// It is the first of its frame.
     starting: DFF<Bit>,
-    /// Where its frame goes: round, to the link, or (neither) nowhere.
+    /// Where its frame goes: round, to the link, both, or (neither) nowhere; and whether it is meant for the link.
     round: Reg<Bit>,
     link: Reg<Bit>,
+    outward: Reg<Bit>,
     stuck: Reg<Bit>,
     stuck_beat: DFF<Beat<W>>,
     /// Turned frames; next row to write, to ask for, and to come out; rows written and not out, and whether that is all.
@@ -178,6 +180,7 @@ impl<const W: usize> Loopback<W> {
             starting: Default::default(),
             round: Default::default(),
             link: Default::default(),
+            outward: Default::default(),
             stuck: Default::default(),
             stuck_beat: Default::default(),
             turned: store(rows),
@@ -208,7 +211,7 @@ impl<const W: usize> Loopback<W> {
 impl<const W: usize> Logic for Loopback<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, req_we, macs, up, open, holds, round, link, stuck, tail, next, head, fill, full);
+        regs!(self, clock, rst, req_we, macs, up, open, holds, round, link, outward, stuck, tail, next, head, fill, full);
         regs!(self, clock, rst, whole, some_whole, stored, turning, turned_comes, late_comes, inside);
         regs!(self, clock, rst, late_tail, late_head, waiting, some_wait, more_wait);
         dff_setup!(self, clock, req, held, starting, stuck_beat);
@@ -224,14 +227,14 @@ impl<const W: usize> Logic for Loopback<W> {
         }
         let req = self.req.q.val();
         if self.req_we.q.val() && req.table == id::PORT {
-            self.macs[0].d.next = !req.row.get_bits::<48>(elab!(port::MAC.lsb));
+            self.macs[0].d.next = req.row.get_bits::<48>(elab!(port::MAC.lsb)) ^ 1;
         }
         if self.req_we.q.val() && req.table == id::GID {
             let valid = req.row.get_bit(elab!(gid::VALID.lsb));
             for i in 0..GIDS {
                 if req.index.get_bits::<4>(0) == i.to_bits::<4>() {
                     self.macs[i + 1].d.next =
-                        if valid { !req.row.get_bits::<48>(elab!(gid::MAC.lsb)) } else { 0.into() };
+                        if valid { req.row.get_bits::<48>(elab!(gid::MAC.lsb)) ^ 1 } else { 0.into() };
                 }
             }
         }
@@ -245,8 +248,10 @@ impl<const W: usize> Logic for Loopback<W> {
         let stuck_beat = self.stuck_beat.q.val();
         let taken = self.mac_tx.ready.val();
         let up = self.up.q.val();
+        let room = !round || !self.full.q.val();
         let gives_up = holds && link && !up && (stuck || !taken);
-        let goes = if round { !self.full.q.val() } else { !link || !up || taken && !stuck };
+        // Each way takes the beat, or is none of its frame.
+        let goes = room && (!link || !up || taken && !stuck);
         let free = !holds || goes;
         let take = self.tx.valid.val() && free;
         let begins = take && !self.open.q.val();
@@ -254,9 +259,9 @@ impl<const W: usize> Logic for Loopback<W> {
         let destination = self.tx.data.val().get_bits::<48>(0);
         let mut own = false;
         for i in 0..MACS {
-            own = own || self.macs[i].q.val() == !destination;
+            own = own || self.macs[i].q.val() == destination ^ 1;
         }
-        let own = own && !destination.get_bit(0);
+        let outward = !own || destination.get_bit(0);
         if free {
             self.holds.d.next = take;
         }
@@ -275,10 +280,11 @@ impl<const W: usize> Logic for Loopback<W> {
         }
         if begins {
             self.round.d.next = own;
-            self.link.d.next = !own && up;
+            self.link.d.next = outward && up;
+            self.outward.d.next = outward;
         }
         let offered = if stuck { stuck_beat } else { held };
-        self.mac_tx.valid.next = stuck || holds && link;
+        self.mac_tx.valid.next = stuck || holds && link && room;
         self.mac_tx.data.next = offered.data;
         self.mac_tx.bytes.next = bytes_of::<W>(offered.rest);
         self.mac_tx.last.next = offered.last;
@@ -294,11 +300,11 @@ impl<const W: usize> Logic for Loopback<W> {
         let ends = holds && goes && held.last;
         let mut count: Bits<64> = 0.into();
         count = count.replace_bit(counter::TX_LOOPBACK, ends && round);
-        count = count.replace_bit(counter::TX_LINK_DOWN, ends && !round && (!link || gives_up && stuck));
+        count = count.replace_bit(counter::TX_LINK_DOWN, ends && self.outward.q.val() && (!link || gives_up && stuck));
         self.count.next = count;
 
         // Turned frames.
-        let turns = holds && round && !self.full.q.val();
+        let turns = holds && round && goes;
         let came = turns && held.last;
         self.turned.we.next = turns;
         self.turned.waddr.next = self.tail.q.val();

@@ -1,9 +1,10 @@
-//! The rules of the protocol: responder, completer, commit, respond, requester.
+//! The rules of the protocol: copies, responder, completer, commit, respond, requester.
 
 mod calls;
 mod commit;
 mod completer;
 mod completer_rules;
+mod copies;
 mod dispatch;
 pub mod opcode;
 mod records;
@@ -21,6 +22,7 @@ mod timers;
 
 pub use commit::Commit;
 pub use completer::Completer;
+pub use copies::Copies;
 pub use dispatch::Dispatch;
 pub use records::Records;
 pub use requester::Requester;

@@ -4,7 +4,7 @@
 //! cycle         0      1      2
 //! dmac          A                      of a frame
 //! to                   A
-//! own                  A               it has the MAC of a row
+//! own                  A               it has the MAC of a row, and that is no multicast group's
 //! ours, gid                   A        it is addressed to a row, the first of which is `gid`
 //!
 //! in N turns    1 .. N        N + 2    N + 3
@@ -18,7 +18,7 @@ use crate::msg::TableReq;
 use abi::table::gid;
 use hdl::prelude::*;
 
-/// A GID row.
+/// A GID row: an address of the port's, or a multicast group.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
 pub struct Gid {
     pub ip6: Bit,
@@ -63,6 +63,8 @@ pub struct Gids {
     owns: Reg<Bits<ROWS>>,
     matches: Reg<Bits<ROWS>>,
     is_own: Reg<Bit>,
+    /// The frame is for a single station: beside `same`, and a cycle later.
+    single: [DFF<Bit>; 2],
     is_ours: Reg<Bit>,
     first: DFF<Bits<4>>,
     _turns: Hidden<usize>,
@@ -88,6 +90,7 @@ impl Gids {
             owns: Default::default(),
             matches: Default::default(),
             is_own: Default::default(),
+            single: Default::default(),
             is_ours: Default::default(),
             first: Default::default(),
             _turns: Hidden(turns),
@@ -112,7 +115,7 @@ impl Logic for Gids {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, same, link, ip, owns, matches, is_own, is_ours);
-        dff_setup!(self, clock, first);
+        dff_setup!(self, clock, first, single);
         clock_reset!(self, clock, rst, rows);
         let turns = elab!(self._turns.0);
         let in_turns = elab!(self._turns.0 > 1);
@@ -147,6 +150,8 @@ impl Logic for Gids {
                 ip = ip.replace_bit(i, gid.ip == to.ip);
             }
         }
+        self.single[0].d.next = !self.dmac.val().get_bit(0);
+        self.single[1].d.next = self.single[0].q.val();
         self.same.d.next = if in_turns { same & live } else { same };
         self.link.d.next = link;
         self.ip.d.next = ip;
@@ -155,11 +160,11 @@ impl Logic for Gids {
             let turn = self.rows.turn.val();
             self.owns.d.next = gather(self.owns.q.val(), self.same.q.val(), turn, turns);
             self.matches.d.next = gather(self.matches.q.val(), matches & self.same.q.val(), turn, turns);
-            self.is_own.d.next = self.owns.q.val().any();
+            self.is_own.d.next = self.owns.q.val().any() && self.single[1].q.val();
             self.is_ours.d.next = self.matches.q.val().any();
             self.first.d.next = first_of(self.matches.q.val());
         }
-        self.own.next = if in_turns { self.is_own.q.val() } else { own.any() };
+        self.own.next = if in_turns { self.is_own.q.val() } else { own.any() && self.single[0].q.val() };
         self.ours.next = if in_turns { self.is_ours.q.val() } else { matches.any() };
         self.gid.next = if in_turns { self.first.q.val() } else { first_of(matches) };
     }

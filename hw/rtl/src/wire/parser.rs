@@ -14,7 +14,7 @@
 //! others are raw frames; the port row decides whether the raw queue wants them. No handshakes: nothing here can wait.
 //!
 //! Checks in order, the first that fails gives the verdict: MAC, room, runts, IP options and fragments, IPv4 header checksum,
-//! lengths; then, if UDP checksum and ICRC hold (`wire/ingress`), transport version and opcode, extended headers.
+//! lengths; then, if UDP checksum and ICRC hold (`wire/ingress`), transport version and opcode, multicast QPN, extended headers.
 
 use super::{be, gids::Destination, window::Headers};
 use crate::{
@@ -109,6 +109,9 @@ struct Kind {
     ip6: Bit,
     ce: Bit,
     sip: Bits<128>,
+    /// To a multicast MAC; with the multicast QPN.
+    group: Bit,
+    to_all: Bit,
     /// Ends inside of its IP or UDP header.
     cut: Bit,
     /// UDP to the port of RoCE.
@@ -312,6 +315,8 @@ impl Logic for Parser {
                 ip6: p.ip6,
                 ce: p.ce,
                 sip: p.sip,
+                group: p.mac.get_bit(0),
+                to_all: p.bytes.get_bits::<24>(104).all(),
                 cut: p.cut || udp && !has_udp,
                 to_roce: udp && has_udp && !p.later_fragment && p.to_roce_port,
                 other_part: p.later_fragment || extension,
@@ -377,6 +382,8 @@ impl Logic for Parser {
             let faulty = broken || if roce { bad_roce } else { !wanted_raw || refused };
             self.raw_taken.next = raw && !refused && !broken;
             let late = roce && (!op.known || p.bytes.get_bits::<4>(72).any());
+            // The row that it matches has its MAC, so is a group's if that is a group's. There UD with the multicast QPN belongs, and that nowhere else.
+            let misplaced = roce && if p.group { !p.to_all || !op.deth } else { p.to_all };
 
             let pad = p.bytes.get_bits::<2>(76);
             let extra: Bits<16> = (op.words.cast::<16>() << 2) + pad.cast::<16>() + 24;
@@ -430,12 +437,19 @@ impl Logic for Parser {
                     sip: p.sip,
                     ip6: p.ip6,
                     gid: self.gid.val().cast::<8>(),
+                    group: p.group && roce,
                     vlan: p.tci,
                     ce: p.ce,
                 },
                 fault,
                 faulty,
-                late_fault: if late { elab!(counter::RX_OPCODE.to_bits()) } else { 0.into() },
+                late_fault: if late {
+                    elab!(counter::RX_OPCODE.to_bits())
+                } else if misplaced {
+                    elab!(counter::RX_ADDRESS.to_bits())
+                } else {
+                    0.into()
+                },
                 summed: p.bytes.get_bits::<16>(48).any(),
             };
         }

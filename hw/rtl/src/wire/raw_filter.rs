@@ -4,7 +4,7 @@
 //! ```text
 //! cycle         0      1      2
 //! dmac          A
-//! own                  A               it has the MAC of a GID row
+//! own                  A               it has the MAC of a GID row, and that is no multicast group's
 //! wanted                      A
 //! taken                       A        if it was `open`: a token less
 //!

@@ -7,6 +7,8 @@ use verilate::{Model, Options, bits as raw};
 const PORT: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const GROUP: [u8; 6] = [0x33, 0x33, 0xff, 0, 0, 1];
+/// One that a QP is attached to.
+const JOINED: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
 
 /// The MAC of GID `i` after `set_gid`.
 fn gid_mac(i: u8) -> [u8; 6] {
@@ -46,6 +48,7 @@ fn start(m: &mut Model) {
     write_row(m, id::PORT, 0, &[(port::MAC, word(PORT))]);
     set_gid(m, 3, true);
     set_gid(m, 15, true);
+    write_row(m, id::GID, 9, &[(gid::VALID, 1), (gid::MAC, word(JOINED))]);
     m.set("link_up", 1);
     m.set("room", 1);
     m.set("mac_tx.ready", 1);
@@ -118,11 +121,12 @@ fn all_go_their_way<const W: usize>() {
         let (mut tx, mut rx) = (Driver::default(), Driver::default());
         let (mut wire, mut turned, mut from_mac) = (vec![], VecDeque::new(), VecDeque::new());
         for _ in 0..80 {
-            let way = rng.random_range(0..5);
-            let f = frame(&mut rng, [PORT, gid_mac(3), gid_mac(15), PEER, GROUP][way]);
-            if way < 3 {
+            let way = rng.random_range(0..7);
+            let f = frame(&mut rng, [PORT, gid_mac(3), gid_mac(15), JOINED, PEER, GROUP, [0xff; 6]][way]);
+            if way <= 3 {
                 turned.push_back(f.clone());
-            } else {
+            }
+            if way >= 3 {
                 wire.push(f.clone());
             }
             tx.frames.push_back(f);
@@ -241,11 +245,11 @@ fn without_link_ours_turn_round_and_the_others_are_lost() {
     m.set("mac_tx.ready", 0);
     m.tick();
     let mut rng = verilate::rng(1);
-    let frames = [PEER, PORT, GROUP, gid_mac(3), PEER].map(|d| frame(&mut rng, d));
+    let frames = [PEER, PORT, GROUP, gid_mac(3), PEER, JOINED].map(|d| frame(&mut rng, d));
     let (sent, arrived, counts) = send(&mut m, &frames, 3000);
-    assert_eq!(arrived, [frames[1].clone(), frames[3].clone()]);
+    assert_eq!(arrived, [frames[1].clone(), frames[3].clone(), frames[5].clone()]);
     assert!(sent.is_empty());
-    assert_eq!(counts, [2, 3]);
+    assert_eq!(counts, [3, 4], "what goes both ways is counted on both");
 }
 
 #[test]
@@ -340,4 +344,72 @@ fn what_has_turned_goes_on_while_the_link_is_paused() {
     assert_eq!(send(&mut m, &frames, 500).1, [] as [Vec<u8>; 0]);
     m.set("room", 1);
     assert_eq!(send(&mut m, &[], 500).1, [frames[0].clone()]);
+}
+
+/// A frame that goes both ways waits for both: for a paused link, and for room in front of ingress.
+#[test]
+fn what_goes_both_ways_waits_for_both() {
+    let mut m = build::<512>();
+    let mut rng = verilate::rng(5);
+    let frames: Vec<_> = (0..4)
+        .map(|_| {
+            let mut f = vec![0; wire::MAX_FRAME];
+            rng.fill_bytes(&mut f);
+            f[..6].copy_from_slice(&JOINED);
+            f
+        })
+        .collect();
+    start(&mut m);
+    m.set("mac_tx.ready", 0);
+    assert_eq!(send(&mut m, &frames[..1], 500), (vec![], vec![], [0, 0]));
+    m.set("tx.valid", 0);
+    start(&mut m);
+    m.set("room", 0);
+    let (sent, arrived, counts) = send(&mut m, &frames, 1000);
+    assert_eq!((sent.len(), arrived.len(), counts), (1, 0, [1, 0]), "16 KiB hold one of these");
+}
+
+/// A link that goes down under a frame that goes both ways loses the link's half of it alone.
+#[test]
+fn a_link_that_goes_down_under_both_leaves_the_turned_half() {
+    let mut m = build::<512>();
+    let mut rng = verilate::rng(6);
+    for beats in [0, 1, 7, 39] {
+        start(&mut m);
+        let mut f = vec![0; 40 * 64];
+        rng.fill_bytes(&mut f);
+        f[..6].copy_from_slice(&JOINED);
+        let mut tx = Driver { frames: [f.clone()].into(), at: 0 };
+        let (mut link, mut ends, mut arrived, mut counts) = (vec![], vec![], Collector::default(), [0; 2]);
+        for cycle in 0..400 {
+            let sends = tx.drive(&mut m, "tx", 64, true);
+            m.set("mac_rx.valid", 0);
+            let paused = link.len() == 64 * beats && cycle < 300;
+            m.set("mac_tx.ready", (!paused).into());
+            m.set("link_up", (!(100..300).contains(&cycle)).into());
+            m.eval();
+            for (n, which) in counts.iter_mut().zip([counter::TX_LOOPBACK, counter::TX_LINK_DOWN]) {
+                *n += m.get("count") >> which & 1;
+            }
+            if m.bit("mac_tx.valid") && m.bit("mac_tx.ready") {
+                link.extend(m.get_bytes("mac_tx.data"));
+                if m.bit("mac_tx.last") {
+                    ends.push((link.len() / 64, m.bit("mac_tx_error")));
+                }
+            }
+            if m.bit("rx.valid") {
+                assert!(!m.bit("rx_error"));
+                arrived.take(&m, "rx");
+            }
+            let taken = sends && m.bit("tx.ready");
+            m.tick();
+            if taken {
+                tx.step(64);
+            }
+        }
+        assert!(arrived.frames == [f], "{beats} beats");
+        // What was offered, and an end that says that it is none; the last beat makes the frame whole.
+        let lost = beats < 39;
+        assert_eq!((ends, counts), (vec![(if lost { beats + 2 } else { 40 }, lost)], [1, lost.into()]), "{beats} beats");
+    }
 }

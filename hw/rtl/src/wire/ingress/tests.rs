@@ -402,7 +402,7 @@ fn announces<const W: usize>() {
     let mut qpns = vec![];
     let mut frames = vec![];
     for i in 0..200 {
-        let mut frame = roce(&mut rng, &setup.gids[i % GIDS], 4, 64);
+        let mut frame = roce(&mut rng, &setup.gids[i % STATIONS], 4, 64);
         let ip = ip_at(&frame);
         let bth = ip + if frame[ip] >> 4 == 6 { 48 } else { 28 };
         match i % 4 {
@@ -463,7 +463,10 @@ fn back_to_back<const W: usize>(payloads: &[(u8, usize)]) {
         m.reset();
         configure(&mut m, &setup);
         // To all addresses in turn: rows that are looked up last count as those that are looked up first.
-        let frame = |i| (roce(&mut rng, &setup.gids[i % GIDS], *opcode, *payload), false);
+        let frame = |i| {
+            let to = &setup.gids[i % GIDS];
+            (roce(&mut rng, to, if is_group(to) { 0x64 } else { *opcode }, *payload), false)
+        };
         let frames: Vec<Sent> = (0..2000).map(frame).collect();
         let beats: u64 = frames.iter().map(|f| f.0.len().div_ceil(W / 8) as u64).sum();
         let tally = check(&mut m, &setup, buffer, EASY, &frames);

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 /// A frame to be sent: its bytes, and whether the MAC reports it as damaged.
 pub type Sent = (Vec<u8>, bool);
 
-/// A random RoCE frame to `to`; `payload` bytes if the opcode has any.
+/// A random RoCE frame to `to`, to all of a group; `payload` bytes if the opcode has any.
 pub fn roce(rng: &mut ChaCha8Rng, to: &Address, opcode: u8, payload: usize) -> Vec<u8> {
     let op = op_info(opcode).unwrap_or(OpInfo { payload: true, ..Default::default() });
     let payload = if op.payload { payload } else { 0 };
@@ -45,8 +45,16 @@ pub fn roce(rng: &mut ChaCha8Rng, to: &Address, opcode: u8, payload: usize) -> V
     let from = f.len();
     f.resize(from + 10 + op.ext_len() + payload + pad + 4, 0);
     rng.fill_bytes(&mut f[from..]);
+    if is_group(to) {
+        f[from + 3..from + 6].fill(0xff);
+    }
     finish(rng, &mut f);
     f
+}
+
+/// It is a multicast group's.
+pub fn is_group(to: &Address) -> bool {
+    to.mac[0] & 1 == 1
 }
 
 /// Sets the checksums and the ICRC that the headers ask for, if they make any sense.
@@ -72,10 +80,18 @@ pub fn finish(rng: &mut ChaCha8Rng, f: &mut [u8]) {
     }
 }
 
+/// GID rows in front that are no groups.
+pub const STATIONS: usize = 13;
+
 pub fn setup(rng: &mut ChaCha8Rng) -> Setup {
     let mac = [2, 0, 0, 0, 0, 1];
     let gids = (0..GIDS as u8).map(|i| Address {
-        mac: if i < 12 { mac } else { [2, 0, 0, 0, 1, i] },
+        mac: match usize::from(i) {
+            0..10 => mac,
+            10..STATIONS => [2, 0, 0, 0, 1, i],
+            // Groups that QPs are attached to, the last one with the MAC of one that the raw queue hears.
+            _ => [0x33, 0x33, 0xff, 0, 0, 17 - i],
+        },
         vlan: (i % 3 == 2).then(|| rng.random_range(1..4096)),
         ip: if i % 2 == 0 { vec![10, 0, 1, i] } else { (0..16).map(|k| k * 7 + i).collect() },
     });
@@ -94,8 +110,14 @@ pub fn any_frame(rng: &mut ChaCha8Rng, setup: &Setup, largest: usize) -> Sent {
     let ip = ip_at(&f);
     let ip6 = f[ip] >> 4 == 6;
     let udp = ip + if ip6 { 40 } else { 20 };
-    match rng.random_range(0..16) {
+    match rng.random_range(0..17) {
         0..6 => {}
+        16 => {
+            // To a QP of a group, to all of an address.
+            let qpn = if is_group(&to) { rng.random() } else { [0xff; 3] };
+            f[udp + 13..udp + 16].copy_from_slice(&qpn);
+            finish(rng, &mut f);
+        }
         6 | 7 => {
             for _ in 0..rng.random_range(1..3) {
                 let bit = rng.random_range(0..f.len() * 8);

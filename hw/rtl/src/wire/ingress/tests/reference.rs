@@ -85,7 +85,8 @@ pub fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     let whole = header != 0 && !cut;
     let ip4 = whole && header == 20 && frame[ip] >> 4 == 4;
     let ip6 = whole && header == 40 && frame[ip] >> 4 == 6;
-    let own = frame[..6] == setup.mac || setup.gids.iter().any(|g| g.mac == frame[..6]);
+    let multicast = frame[0] & 1 == 1;
+    let own = frame[..6] == setup.mac || !multicast && setup.gids.iter().any(|g| g.mac == frame[..6]);
     let heard = frame[..6] == [0xff; 6] || setup.groups.iter().any(|g| *g == frame[..6]);
     let raw_wanted = setup.raw_on && (setup.promiscuous || own || heard);
     let base = RxMeta { rows: bits::<12>(size.div_ceil(beat) as u64), ..Default::default() };
@@ -145,6 +146,10 @@ pub fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
     }
     let bth = udp + 8;
     let (Some(op), 0) = (op_info(frame[bth]), frame[bth + 1] & 15) else { return Verdict::Drop(RX_OPCODE) };
+    let to_all = frame[bth + 5..bth + 8] == [0xff; 3];
+    if multicast != to_all || multicast && !op.deth {
+        return Verdict::Drop(RX_ADDRESS);
+    }
     let pad = (frame[bth + 1] >> 4 & 3) as usize;
     let ext = bth + 12;
     let payload = (udp_len as isize) - (24 + op.ext_len() + pad) as isize;
@@ -183,6 +188,7 @@ pub fn judge(frame: &[u8], error: bool, setup: &Setup, beat: usize) -> Verdict {
         sip: if ip4 { little(at(ip + 12, 4)) } else { little(at(ip + 8, 16)) },
         ip6,
         gid: bits::<8>(gid as u64),
+        group: multicast,
         vlan: bits::<16>(tci as u64),
         ce: if ip4 { frame[ip + 1] & 3 == 3 } else { frame[ip + 1] >> 4 & 3 == 3 },
         ..base
