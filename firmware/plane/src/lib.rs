@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod groups;
 mod numbers;
 mod objects;
 mod owners;
@@ -26,6 +27,7 @@ use abi::{
     cmd::{answer, device, head, op, result, set_vfs},
     table,
 };
+pub use groups::Group;
 use numbers::{Numbers, Turn};
 pub use objects::Object;
 use objects::{Gid, Objects};
@@ -157,6 +159,8 @@ pub struct Counts {
     pub keys: usize,
     /// Regions that windows may be bound to.
     pub grounds: usize,
+    /// Multicast groups.
+    pub groups: usize,
 }
 
 impl Counts {
@@ -173,6 +177,7 @@ impl Counts {
             ahs: table::address_handles(qps),
             keys: limit(word, 2, KEYS as u32).0 as usize,
             grounds: (limit(word, 2, KEYS as u32).0 as usize).div_ceil(16),
+            groups: if qps / 8 < GIDS { qps / 8 } else { GIDS },
         }
     }
 
@@ -184,6 +189,7 @@ impl Counts {
             self.ahs * size_of::<Handle>(),
             self.keys * size_of::<Key>(),
             self.grounds * size_of::<Ground>(),
+            self.groups * size_of::<Group>(),
         ];
         let (mut sum, mut i) = (0, 0);
         while i < slices.len() {
@@ -204,6 +210,7 @@ pub struct Memory<'a> {
     pub ahs: &'a mut [Handle],
     pub keys: &'a mut [Key],
     pub grounds: &'a mut [Ground],
+    pub groups: &'a mut [Group],
 }
 
 /// The control plane.
@@ -218,6 +225,7 @@ pub struct Plane<'a> {
     ah_turn: Turn,
     keys: &'a mut [Key],
     grounds: &'a mut [Ground],
+    groups: &'a mut [Group],
     /// Windows that were bound once.
     bound: u16,
     key_turn: Turn,
@@ -266,6 +274,7 @@ impl<'a> Plane<'a> {
             ah_turn: Turn::default(),
             keys: memory.keys,
             grounds: memory.grounds,
+            groups: memory.groups,
             bound: 0,
             key_turn: Turn::default(),
             mtt: Numbers::new(),
@@ -336,6 +345,8 @@ impl<'a> Plane<'a> {
             op::DESTROY_SRQ => self.destroy_srq(hw, number, owner)?,
             op::CREATE_AH => put(a, answer::NUMBER, self.create_ah(hw, c, owner)?),
             op::DESTROY_AH => self.destroy_ah(hw, number, owner)?,
+            op::ATTACH_MCAST => put(a, answer::NUMBER, self.attach(hw, c, owner, false)?),
+            op::DETACH_MCAST => _ = self.attach(hw, c, owner, true)?,
             op::SET_GID | op::SET_PORT | op::SET_MULTICAST | op::SET_VFS if owner != 0 => {
                 return Err(Refused::at(result::NOT_OWNER, head::OWNER));
             }

@@ -33,11 +33,11 @@ pub(crate) struct Objects<'a> {
 
 const EQ_WORDS: usize = up_to(table::eq::MODERATION_CYCLES);
 const CQ_WORDS: usize = up_to(table::cq::BASE);
-const GID_WORDS: usize = up_to(table::gid::IP_HIGH);
+pub(crate) const GID_WORDS: usize = up_to(table::gid::IP_HIGH);
 const PORT_WORDS: usize = up_to(table::port::RAW_CYCLES);
 const MULTICAST_WORDS: usize = up_to(table::multicast::MAC);
 
-/// An entry of the GID table.
+/// An entry of the GID table: one that is not valid but referred to is a multicast group's.
 #[derive(Clone, Copy)]
 pub(crate) struct Gid {
     pub valid: bool,
@@ -121,6 +121,20 @@ fn cq_row(c: &Block, field: Field, eqn: u32, owner: u8) -> Outcome<[u32; CQ_WORD
     put(&mut row, table::cq::OWNER, owner as u32);
     put_wide(&mut row, table::cq::BASE, base);
     Ok(row)
+}
+
+/// A row of the GID table, of words of an IP as commands have them.
+#[inline(never)]
+pub(crate) fn gid_row(is_ip6: bool, tagged: u32, vlan: u32, mac: u64, ip: &[u32]) -> [u32; GID_WORDS] {
+    let mut row = [0; GID_WORDS];
+    put(&mut row, table::gid::VALID, 1);
+    put(&mut row, table::gid::IS_IP6, is_ip6 as u32);
+    put(&mut row, table::gid::TAGGED, tagged);
+    put(&mut row, table::gid::VLAN, if tagged == 1 { vlan } else { 0 });
+    put_wide(&mut row, table::gid::MAC, mac);
+    let used = if is_ip6 { 4 } else { 1 };
+    row[table::gid::IP_LOW.lsb / 32..][..used].copy_from_slice(&ip[..used]);
+    row
 }
 
 impl Plane<'_> {
@@ -213,14 +227,7 @@ impl Plane<'_> {
             check(tagged == 0 || vlan != 0xfff, set_gid::VLAN)?;
             check(is_unicast(mac), set_gid::MAC)?;
             check(is_host(is_ip6, ip), set_gid::IP_LOW)?;
-            put(&mut row, table::gid::VALID, 1);
-            put(&mut row, table::gid::IS_IP6, is_ip6 as u32);
-            put(&mut row, table::gid::TAGGED, tagged);
-            put(&mut row, table::gid::VLAN, if tagged == 1 { vlan } else { 0 });
-            put_wide(&mut row, table::gid::MAC, mac);
-            let used = if is_ip6 { 4 } else { 1 };
-            let words = table::gid::IP_LOW.lsb / 32;
-            row[words..words + used].copy_from_slice(&ip[..used]);
+            row = gid_row(is_ip6, tagged, vlan, mac, ip);
         }
         if self.gids[index].refs != 0 {
             return Err(Refused::at(result::IN_USE, set_gid::INDEX));

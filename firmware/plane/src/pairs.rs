@@ -17,6 +17,7 @@
 
 use crate::{
     GIDS, Hardware, Outcome, Plane, Refused, check,
+    groups::{group_mac, is_group},
     objects::{Gid, held, is_host, is_unicast, ring_fits},
     supported,
     transitions::{UNSUPPORTED, rule},
@@ -27,6 +28,7 @@ use abi::{
     cmd::{QKEY, attr, create_ah, create_qp, head, modify_qp as m, query_qp, result},
     queue::{MAX_RECV_LOG2, MAX_SGE, WQE_BLOCK, event},
     table::{NOBODY, id, qp_address, qp_recv, qp_recv_read, qp_send, qp_state, qp_state_row, qp_type},
+    wire::qkey::{PRIVILEGED, QP1},
 };
 
 /// The one P_Key of the port: full member of the default partition.
@@ -34,7 +36,9 @@ const PKEY: u32 = 0xffff;
 /// Headers that a port MTU holds beside the path MTU.
 const HEADERS: u32 = 80;
 /// QP 0 is the raw queue, 1 the general service queue of IBTA; both are asked for by type.
-const QP_FIRST: u32 = 2;
+pub(crate) const QP_FIRST: u32 = 2;
+/// The general service queue pair.
+const GSI: u32 = 1;
 /// Kind of a shared receive queue, which has the place of a QP.
 pub(crate) const SRQ: u8 = 0xff;
 /// First word of a MODIFY_QP command that is kept.
@@ -161,7 +165,12 @@ pub(crate) enum Loads {
 impl Plane<'_> {
     pub(crate) fn create_qp(&mut self, c: &Block, owner: u8) -> Outcome<u32> {
         let kind = get(c, create_qp::TYPE) as u8;
-        supported(kind <= qp_type::RAW, create_qp::TYPE)?;
+        let is_gsi = kind == qp_type::GSI;
+        supported(kind <= qp_type::RAW || is_gsi, create_qp::TYPE)?;
+        if is_gsi && owner != 0 {
+            return Err(Refused::at(result::NOT_OWNER, head::OWNER));
+        }
+        let kind = if is_gsi { qp_type::UD } else { kind };
         let logs = [get(c, create_qp::SQ_LOG2) as u8, get(c, create_qp::RQ_LOG2) as u8];
         let sges = get(c, create_qp::RQ_SGES);
         check((1..=MAX_SGE as u32).contains(&sges), create_qp::RQ_SGES)?;
@@ -173,7 +182,12 @@ impl Plane<'_> {
             check(ring_fits(get_wide(c, base), (WQE_BLOCK as u32) << log2, WQE_BLOCK as u32), base)?;
         }
         let srq = if get(c, create_qp::SHARED) != 0 { Some(self.srq_of(c, kind, pd, owner)?) } else { None };
-        let vacant = if kind == qp_type::RAW { Some(0).filter(|_| self.qps[0].holder == 0) } else { self.vacant_qp() };
+        let special = if kind == qp_type::RAW { 0 } else { GSI };
+        let vacant = if kind == qp_type::RAW || is_gsi {
+            Some(special).filter(|n| self.qps[*n as usize].holder == 0)
+        } else {
+            self.vacant_qp()
+        };
         let number = vacant.ok_or(Refused::new(result::NO_ROOM, 0))?;
         if number >= QP_FIRST {
             self.qp_turn.take(number);
@@ -205,7 +219,7 @@ impl Plane<'_> {
         self.qp_turn.find(QP_FIRST, self.limits.qps, |i| self.qps[i].holder == 0)
     }
 
-    fn find_qp(&self, number: u32, owner: u8) -> Outcome<usize> {
+    pub(crate) fn find_qp(&self, number: u32, owner: u8) -> Outcome<usize> {
         held(self.qps.get(number as usize).map_or(0, |q| q.holder - q.srq_holder()), owner, head::NUMBER)?;
         Ok(number as usize)
     }
@@ -236,7 +250,11 @@ impl Plane<'_> {
             self.reset(hw, n);
             return Ok(());
         }
-        self.judge(c, mask, hw.port() >> 16)?;
+        self.judge(c, mask, hw.port() >> 16, false)?;
+        if mask & attr::QKEY != 0 {
+            let qkey = get(c, QKEY);
+            check(if n == GSI as usize { qkey == QP1 } else { qkey < PRIVILEGED || owner == 0 }, QKEY)?;
+        }
 
         if (from, to) == (qp_state::SQE, qp_state::RTS) {
             // Nothing of before is under way, and PSNs go on.
@@ -287,9 +305,9 @@ impl Plane<'_> {
         }
     }
 
-    /// Whether the value of each attribute in `mask` is possible.
+    /// Whether the value of each attribute in `mask` is possible. Only an address handle leads to a multicast group.
     #[inline(never)]
-    fn judge(&self, c: &Block, mask: u32, port_mtu: u32) -> Outcome {
+    fn judge(&self, c: &Block, mask: u32, port_mtu: u32, handle: bool) -> Outcome {
         let given = |bit: u32| mask & bit != 0;
         if given(attr::PKEY_INDEX) {
             check(get(c, m::PKEY_INDEX) == 0, m::PKEY_INDEX)?;
@@ -319,8 +337,13 @@ impl Plane<'_> {
             }
             check(get(c, m::TRAFFIC_CLASS) & 3 != 3, m::TRAFFIC_CLASS)?;
             check(get(c, m::HOP_LIMIT) != 0, m::HOP_LIMIT)?;
-            check(is_unicast(get_wide(c, m::DMAC)), m::DMAC)?;
-            check(is_host(gid.is_ip6, &c[DIP..DIP + 4]), m::DIP_LOW)?;
+            let (mac, ip) = (get_wide(c, m::DMAC), &c[DIP..DIP + 4]);
+            if handle && is_group(gid.is_ip6, ip) {
+                check(mac == group_mac(gid.is_ip6, ip), m::DMAC)?;
+            } else {
+                check(is_unicast(mac), m::DMAC)?;
+                check(is_host(gid.is_ip6, ip), m::DIP_LOW)?;
+            }
         }
         Ok(())
     }
@@ -402,7 +425,7 @@ impl Plane<'_> {
 
     pub(crate) fn create_ah(&mut self, hw: &mut impl Hardware, c: &Block, owner: u8) -> Outcome<u32> {
         let pd = self.pds.find(get(c, create_ah::PD), owner, create_ah::PD)?;
-        self.judge(c, attr::AV, 0)?;
+        self.judge(c, attr::AV, 0, true)?;
         let number = self
             .ah_turn
             .find(0, self.ahs.len() as u32, |i| self.ahs[i].holder == 0)
@@ -444,7 +467,9 @@ impl Plane<'_> {
         put(&mut row, qp_send::PD, qp.pd as u32);
         put(&mut row, qp_send::CQN, qp.send_cqn as u32);
         put(&mut row, qp_send::PSN, attribute(a, m::SQ_PSN));
-        put(&mut row, qp_send::MAX_READS, attribute(a, m::MAX_READS));
+        // Owner 0's datagrams may name privileged Q_Keys.
+        let entitled = qp.kind == qp_type::UD && qp.holder == 1;
+        put(&mut row, qp_send::MAX_READS, attribute(a, m::MAX_READS) | entitled as u32);
         put(&mut row, qp_send::LOG2_BLOCKS, (qp.logs & 15) as u32);
         put(&mut row, qp_send::RETRY_COUNT, attribute(a, m::RETRY_CNT));
         put(&mut row, qp_send::RNR_RETRY, attribute(a, m::RNR_RETRY));
@@ -543,6 +568,11 @@ impl Plane<'_> {
 
     pub(crate) fn destroy_qp(&mut self, hw: &mut impl Hardware, number: u32, owner: u8) -> Outcome {
         let n = self.find_qp(number, owner)?;
+        if self.qps[n].kind == qp_type::UD {
+            for at in 0..self.groups.len() {
+                self.leave(hw, at, n as u32);
+            }
+        }
         self.reset(hw, n);
         if let Some(srq) = self.qps[n].srq() {
             *self.qps[srq].srq_users() -= 1;

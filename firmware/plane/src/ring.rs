@@ -112,6 +112,7 @@ impl Line {
         &self.text[..len]
     }
 
+    #[inline(never)]
     fn text(&mut self, text: &[u8]) -> &mut Self {
         for byte in text {
             self.text[self.len] = *byte;

@@ -2,8 +2,8 @@
 
 mod kit;
 use abi::{
-    cmd::{create_mr, head, kind, list_owned, modify_qp as m, op, result::*},
-    table::qp_state::*,
+    cmd::{create_mr, create_qp, head, kind, list_owned, mcast, modify_qp as m, op, result::*},
+    table::{qp_state::*, qp_type},
 };
 use kit::*;
 use plane::Load;
@@ -26,11 +26,16 @@ impl Random {
 /// A command that is mostly sound.
 fn likely(r: &mut Random, owner: u64) -> Command {
     let n = r.below(12);
-    let c = match r.below(16) {
+    let c = match r.below(19) {
         0 => command(op::CREATE_PD),
         1 => create_eq(),
         2 => create_cq(),
         3..=4 => create_qp(),
+        // Datagrams, and a few groups for them.
+        16 => create_qp().with(create_qp::TYPE, [qp_type::UD, qp_type::GSI][r.below(2) as usize].into()),
+        17 | 18 => command([op::ATTACH_MCAST, op::DETACH_MCAST][r.below(2) as usize])
+            .with(mcast::NUMBER, n)
+            .with(mcast::IP_LOW, 0xe0 | r.below(4) << 24),
         5 => create_mr(r.next(), 1 << r.below(31)).with(create_mr::CONTIGUOUS, r.below(2)),
         6 => command([op::DESTROY_PD, op::DESTROY_CQ, op::DESTROY_EQ, op::DESTROY_MR][r.below(4) as usize]).number(n),
         7 => command(op::DESTROY_QP).number(n),

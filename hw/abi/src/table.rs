@@ -398,10 +398,10 @@ layout! {
     pub mod member: 64 {
         /// Number of the last one. A group that nobody is attached to has a 0 here and in the first QPN.
         LAST = 0, 3;
-        /// The QPs, from here on one every 16 bits, `MEMBERS` of them.
+        /// The QPs, from here on one every 32 bits, `MEMBERS` of them.
         QPN = 32, 12;
     }
 }
 
 /// Bits from one QPN of [`member`] to the next.
-pub const MEMBER_STEP: usize = 16;
+pub const MEMBER_STEP: usize = 32;

@@ -30,7 +30,9 @@ use crate::queue::{
     work_queue::WorkQueue,
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
-use crate::transport::{Commit, Completer, Copies, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer};
+use crate::transport::{
+    Commit, Completer, Copies, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer,
+};
 use crate::wire::{frames::MAX_SLOTS, ingress::Ingress, transmit::Transmit};
 use abi::{
     status::{cause, counter},

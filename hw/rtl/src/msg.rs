@@ -36,7 +36,7 @@ pub struct RxMeta {
     pub rows: Bits<12>,
     /// BTH opcode.
     pub opcode: Bits<8>,
-    /// BTH destination QPN.
+    /// BTH destination QPN. Behind `transport/copies` that of a `group` is a member's in its lower half, or 0 for none.
     pub qpn: Bits<24>,
     /// BTH PSN.
     pub psn: Psn,

@@ -2,9 +2,9 @@
 
 use abi::{
     Field, bar,
-    cmd::{ANSWER, SLOT, answer, attr, create_cq, create_eq, create_qp, head, modify_qp as m, op, set_gid},
+    cmd::{ANSWER, SLOT, answer, attr, create_cq, create_eq, create_qp, head, mcast, modify_qp as m, op, set_gid},
     mmio,
-    table::{id, qp_recv, qp_send, qp_state, qp_state_row},
+    table::{MEMBERS, id, member, qp_recv, qp_send, qp_state, qp_state_row, qp_type},
 };
 use std::{collections::BTreeMap, fs};
 use verilate::{Model, Options, Port, PortInfo, firmware_image, picorv32_source};
@@ -14,6 +14,8 @@ const DMA_CYCLES: u64 = 150;
 /// Cycles until all engines have taken a row, and of a drain.
 const TABLE_CYCLES: u64 = 12;
 const DRAIN_CYCLES: u64 = 250;
+/// What src/start.rs leaves for the stack, 7 << 8, but a measure of safety.
+const STACK: usize = 5 << 8;
 /// Slots of the command ring, as a power of two, and its address.
 const LOG2: u32 = 6;
 const RING: u64 = 0x1_2345_0000;
@@ -204,7 +206,9 @@ impl Machine {
         }
         let done = first + commands.len() as u32;
         self.registers.insert(mmio::CMD_PRODUCER, done);
-        let deadline = self.cycle + 20_000 * (1 + commands.len() as u64);
+        // RECLAIM is as many commands as there are objects.
+        let each = if commands.iter().any(|c| c[0] == op::RECLAIM) { 2_000_000 } else { 20_000 };
+        let deadline = self.cycle + each * (1 + commands.len() as u64);
         while self.register(mmio::CMD_CONSUMER) != done {
             self.step();
             assert!(self.cycle < deadline, "no answer; the log says: {}", self.log);
@@ -291,7 +295,7 @@ fn the_image_brings_queue_pairs_up() {
     }
     let took = machine.cycle - start;
     println!("{} bytes of stack", machine.stack());
-    assert!(machine.stack() <= 3 << 10, "the stack is deeper than src/start.rs leaves room for");
+    assert!(machine.stack() <= STACK, "the stack is deeper than src/start.rs leaves room for");
     let per_instruction = took as f64 / (machine.fetches - fetches) as f64;
     for n in numbers {
         timed(&mut machine, 4, &[command(op::DESTROY_QP, &[(head::NUMBER, n)])]);
@@ -326,9 +330,29 @@ fn the_image_fits_a_small_card() {
     let eqs = vec![command(op::CREATE_EQ, &[(create_eq::BASE, 0x1000)]); 9];
     assert_eq!(results(&mut machine, eqs), [vec![0; 8], vec![full]].concat());
     assert_eq!(results(&mut machine, create(op::CREATE_CQ, 65)), [vec![0; 64], vec![full]].concat());
-    // QP 0 is asked for by its type, QP 1 not at all.
+    // QPs 0 and 1 are asked for by their types.
     let rings = [(create_qp::SQ_BASE, 0x10_0040), (create_qp::RQ_BASE, 0x20_0080), (create_qp::RQ_SGES, 4)];
-    let qps = vec![command(op::CREATE_QP, &rings); 31];
+    let datagrams = [&rings[..], &[(create_qp::TYPE, qp_type::UD.into())]].concat();
+    let qps = vec![command(op::CREATE_QP, &datagrams); 31];
     assert_eq!(results(&mut machine, qps), [vec![0; 30], vec![full]].concat());
+    // All groups that it has, and all members that they may have.
+    let attach =
+        |group: u64, n: u64| command(op::ATTACH_MCAST, &[(mcast::NUMBER, n), (mcast::IP_LOW, 0xef | group << 24)]);
+    let start = machine.cycle;
+    let all: Vec<_> = (0..4).flat_map(|group| (2..10).map(move |n| attach(group, n))).collect();
+    assert_eq!(results(&mut machine, all), [0; 32]);
+    let each = (machine.cycle - start) / 32;
+    assert_eq!(results(&mut machine, vec![attach(0, 10), attach(4, 2)]), [full; 2]);
+    let members = &machine.rows[&(id::MEMBER, 12)];
+    assert_eq!((member::LAST.get(members), member::QPN.get(members)), (MEMBERS as u64 - 1, 2));
+    let start = machine.cycle;
+    assert_eq!(results(&mut machine, vec![command(op::DESTROY_QP, &[(head::NUMBER, 2)])]), [0]);
+    let destroy = machine.cycle - start;
+    println!("cycles: attach {each}, destroy a QP of four groups {destroy}");
+    // As long as MODIFY_QP and DESTROY_QP of a QP that is in none.
+    assert!(each < 4_800 && destroy < 6_400);
+    assert_eq!(results(&mut machine, vec![command(op::RECLAIM, &[])]), [0]);
+    assert!((12..16).all(|i| machine.rows[&(id::GID, i)] == [0; 64]));
     println!("{} bytes of stack", machine.stack());
+    assert!(machine.stack() <= STACK, "the stack is deeper than src/start.rs leaves room for");
 }

@@ -8,7 +8,9 @@ use abi::{
     },
     table::{id, qp_send, qp_state, qp_state_row, qp_type},
 };
-use plane::{Counts, Ground, Handle, Hardware, Key, Load, Mailbox, Memory, Object, Plane, Qp, Ring, words::Block};
+use plane::{
+    Counts, Ground, Group, Handle, Hardware, Key, Load, Mailbox, Memory, Object, Plane, Qp, Ring, words::Block,
+};
 use std::collections::BTreeMap;
 
 pub type Bytes = [u8; 64];
@@ -193,6 +195,7 @@ impl Bench {
             ahs: vec![Handle::NONE; n.ahs].leak(),
             keys: vec![Key::NONE; n.keys].leak(),
             grounds: vec![Ground::NONE; n.grounds].leak(),
+            groups: vec![Group::NONE; n.groups].leak(),
         });
         let mut mailbox = Mailbox::new();
         plane.start(&mut fake);

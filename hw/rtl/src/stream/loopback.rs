@@ -211,7 +211,9 @@ impl<const W: usize> Loopback<W> {
 impl<const W: usize> Logic for Loopback<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, req_we, macs, up, open, holds, round, link, outward, stuck, tail, next, head, fill, full);
+        regs!(
+            self, clock, rst, req_we, macs, up, open, holds, round, link, outward, stuck, tail, next, head, fill, full
+        );
         regs!(self, clock, rst, whole, some_whole, stored, turning, turned_comes, late_comes, inside);
         regs!(self, clock, rst, late_tail, late_head, waiting, some_wait, more_wait);
         dff_setup!(self, clock, req, held, starting, stuck_beat);

@@ -36,18 +36,16 @@ pub struct Copies {
     pub rst: Signal<In, Bit>,
     /// From ingress.
     pub meta: Sink<RxMeta>,
-    /// To dispatch. While `meta` is for a group `qpn` is a member's.
+    /// To dispatch. If it is for a group the lower half of `qpn` is a member's.
     pub out: Source<RxMeta>,
     /// MEMBER rows; always ready.
     pub table: TablePort,
 
     groups: Ram<Members, 4>,
-    /// Those of the packet at hand.
+    /// Those of the packet at hand that have no copy yet, the next one first.
     members: DFF<Members>,
-    /// A copy is offered, to this member, of this number; it is the last.
+    /// A copy is offered; it is the last.
     giving: Reg<Bit>,
-    member: DFF<Qp>,
-    number: DFF<Bits<3>>,
     closes: Reg<Bit>,
     _qps: Hidden<usize>,
 }
@@ -64,8 +62,6 @@ impl Copies {
             groups: Ram::default().style("distributed").at_once(),
             members: Default::default(),
             giving: Default::default(),
-            member: Default::default(),
-            number: Default::default(),
             closes: Default::default(),
             _qps: Hidden(qps),
         }
@@ -76,7 +72,7 @@ impl Logic for Copies {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, giving, closes);
-        dff_setup!(self, clock, members, member, number);
+        dff_setup!(self, clock, members);
         clock!(self, clock, groups);
         let mask: Qp = elab!(numbers(self._qps.0));
 
@@ -99,8 +95,11 @@ impl Logic for Copies {
         let giving = self.giving.q.val();
         let closes = self.closes.q.val();
         self.out.data.next = meta;
+        let now = self.members.q.val();
         if meta.group {
-            self.out.data.next.qpn = self.member.q.val().cast::<24>();
+            // The upper half stays: nobody reads it.
+            let next = now.qpns.get_bits::<12>(0) & mask;
+            self.out.data.next.qpn = cat!(24; meta.qpn.get_bits::<12>(12), next);
         }
         if meta.group && !closes {
             self.out.data.next.rows = 0.into();
@@ -110,26 +109,15 @@ impl Logic for Copies {
 
         // The next member.
         let all = self.groups.rdata.val();
-        let now = self.members.q.val();
-        let number = self.number.q.val();
         self.groups.re.next = true;
         self.groups.raddr.next = meta.gid.get_bits::<4>(0);
         if !giving {
             self.members.d.next = all;
-            self.member.d.next = all.qpns.get_bits::<12>(0) & mask;
-            self.number.d.next = 1.into();
             self.closes.d.next = self.meta.valid.val() && meta.group && !all.last.any();
             self.giving.d.next = self.meta.valid.val() && meta.group;
         } else if self.out.ready.val() {
-            let mut next: Qp = 0.into();
-            for i in 1..MEMBERS {
-                if number == i.to_bits::<3>() {
-                    next = now.qpns.get_bits::<12>(12 * i);
-                }
-            }
-            self.member.d.next = next & mask;
-            self.number.d.next = number + 1;
-            self.closes.d.next = !closes && number == now.last;
+            self.members.d.next = Members { last: now.last - 1, qpns: now.qpns >> 12u64 };
+            self.closes.d.next = !closes && now.last == 1;
             self.giving.d.next = !closes;
         }
     }
@@ -175,7 +163,8 @@ mod tests {
         while let Some(beat) = sink.pop() {
             let meta = fields_of::<RxMeta>(&beat.bytes("data"));
             let get = |k: &str| meta.get(k).copied().unwrap_or(0) as u64;
-            all.push((get("qpn"), get("rows"), get("psn")));
+            let qpn = if get("group") == 1 { get("qpn") & 0xfff } else { get("qpn") };
+            all.push((qpn, get("rows"), get("psn")));
         }
         all
     }

@@ -4,9 +4,12 @@ use abi::{
     queue::{ATOMIC_BYTES, MAX_MESSAGE, send_op, send_wqe, sge},
     status::{cause, wc},
     table::qp_type,
-    wire::{MAX_FRAME, len, op, transport},
+    wire::{MAX_FRAME, len, op, qkey, transport},
 };
 use hdl::prelude::*;
+
+/// Bit of a privileged Q_Key.
+const PRIVILEGED: usize = qkey::PRIVILEGED.trailing_zeros() as usize;
 
 /// The head of a send WQE (`abi::queue::send_wqe`).
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
@@ -142,7 +145,8 @@ pub fn sges_of(pair: Bits<256>, from: usize, count: Bits<3>) -> Bits<256> {
     pair & !empty
 }
 
-/// Why a WQE of a QP of type `kind` cannot be executed (`abi::status::cause`), or 0; the sum of its SGEs is not checked.
+/// Why a WQE of a QP of type `kind` cannot be executed (`abi::status::cause`), or 0; the sum of its SGEs is not checked. With `max_reads` a
+/// QP of UD may name privileged Q_Keys.
 #[hdl_fn]
 pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     let read = wqe.reads;
@@ -163,12 +167,15 @@ pub fn fault_of(wqe: Wqe, kind: Bits<2>, max_reads: Bits<5>) -> Bits<8> {
     let right = !(wqe.atomic || wqe.puts) || wqe.length == ATOMIC_BYTES as u64;
     let sized = if wqe.is_inline { wqe.fits || wqe.local } else { !(if raw { wqe.big } else { wqe.huge }) };
     let fits = whole && right && sized;
+    let entitled = kind != qp_type::UD || max_reads.any() || !wqe.rkey.get_bit(PRIVILEGED);
     if !known {
         bits::<8>(cause::WQE_OPCODE as u64)
     } else if !counts || !holds {
         bits::<8>(cause::WQE_FORMAT as u64)
     } else if !fits {
         bits::<8>(cause::WQE_LENGTH as u64)
+    } else if !entitled {
+        bits::<8>(cause::WQE_QKEY as u64)
     } else {
         0.into()
     }
@@ -221,5 +228,32 @@ fn class_of(kind: Bits<2>) -> Bits<8> {
         1 => bits::<8>(transport::UC as u64),
         2 => bits::<8>(transport::UD as u64),
         _ => bits::<8>(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_privileged_qkey_needs_a_queue_pair_that_may_name_it() {
+        let fault = |rkey: u32, kind: u8, max_reads: u64| {
+            let sends = |f: Wqe| Wqe {
+                opcode: send_op::SEND.to_bits(),
+                blocks: 1.into(),
+                length: 8.into(),
+                gathers: true,
+                ..f
+            };
+            let wqe = sends(Wqe { rkey: rkey.to_bits(), ..Wqe::default() });
+            fault_of(wqe, kind.to_bits(), max_reads.to_bits()).to_u64() as u8
+        };
+        assert_eq!(fault(qkey::QP1, qp_type::UD, 0), cause::WQE_QKEY);
+        assert_eq!(fault(qkey::PRIVILEGED, qp_type::UD, 0), cause::WQE_QKEY);
+        assert_eq!(fault(qkey::QP1, qp_type::UD, 1), 0);
+        assert_eq!(fault(qkey::PRIVILEGED - 1, qp_type::UD, 0), 0);
+        // To all others it is a key, if it is anything.
+        assert_eq!([qp_type::RC, qp_type::UC].map(|kind| fault(qkey::QP1, kind, 0)), [0; 2]);
+        assert_eq!(status_of(cause::WQE_QKEY.to_bits()).to_u64() as u8, wc::LOC_QP_OP);
     }
 }

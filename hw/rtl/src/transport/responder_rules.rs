@@ -122,7 +122,7 @@ pub fn facts_of(m: RxMeta, qps: Bits<24>) -> Facts {
         straight: !m.va.get_bits::<3>(0).any(),
         word: n == ATOMIC_BYTES as u64 && m.dma_len == ATOMIC_BYTES as u64,
         long: m.dma_len.get_bit(31) && m.dma_len.get_bits::<31>(0).any(),
-        named: m.qpn.any() && m.qpn < qps,
+        named: if m.group { m.qpn.get_bits::<12>(0).any() } else { m.qpn.any() && m.qpn < qps },
     }
 }
 

@@ -410,6 +410,10 @@ fn a_link_that_goes_down_under_both_leaves_the_turned_half() {
         assert!(arrived.frames == [f], "{beats} beats");
         // What was offered, and an end that says that it is none; the last beat makes the frame whole.
         let lost = beats < 39;
-        assert_eq!((ends, counts), (vec![(if lost { beats + 2 } else { 40 }, lost)], [1, lost.into()]), "{beats} beats");
+        assert_eq!(
+            (ends, counts),
+            (vec![(if lost { beats + 2 } else { 40 }, lost)], [1, lost.into()]),
+            "{beats} beats"
+        );
     }
 }
