@@ -2,6 +2,7 @@
 
 pub mod beside;
 pub mod conformance;
+pub mod datagrams;
 pub mod words;
 
 use driver::qp::{Path, QpSizes};
@@ -39,14 +40,19 @@ pub fn path_to(gid: Gid, qpn: u32, mtu: u32, psn: u32) -> Path {
 /// Resets NIC 0 by `function` and opens it anew, as a driver does that has lost its predecessor. The old host's objects are
 /// returned: the device knows nothing of them any more.
 pub fn reopen(bed: &mut Testbed, function: Arc<SimFunction>) -> Host {
+    reopen_as(bed, 0, function, OpenOptions::default().owner)
+}
+
+/// The same with NIC `i`, on behalf of doorbell page `owner`.
+pub fn reopen_as(bed: &mut Testbed, i: usize, function: Arc<SimFunction>, owner: u16) -> Host {
     function.reset().unwrap();
     let firmware = Some(std::fs::read(verilate::firmware_image().unwrap()).unwrap());
-    let device = Device::open(function, &OpenOptions { firmware, ..OpenOptions::default() }).unwrap();
-    let gid = bed.hosts[0].gid;
+    let device = Device::open(function, &OpenOptions { firmware, owner }).unwrap();
+    let gid = bed.hosts[i].gid;
     device.set_port(&Port::new(gid.mac)).unwrap();
     device.set_gid(0, Some(gid)).unwrap();
     let (pd, eq) = (device.create_pd().unwrap(), device.create_eq(1024, 0, 0, 0).unwrap());
-    std::mem::replace(&mut bed.hosts[0], Host { device, pd, eq, gid })
+    std::mem::replace(&mut bed.hosts[i], Host { device, pd, eq, gid })
 }
 
 /// A region full of `fill`.

@@ -3,8 +3,8 @@
 
 use abi::Field;
 use abi::cmd::{
-    answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, create_srq, head, kind, list_owned, modify_qp,
-    modify_srq, op, resize_cq, result, set_gid, set_multicast, set_port, set_vfs,
+    answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, create_srq, head, kind, list_owned, mcast,
+    modify_qp, modify_srq, op, resize_cq, result, set_gid, set_multicast, set_port, set_vfs,
 };
 use abi::queue::{SEND_PAYLOAD_OFFSET, WQE_BLOCK, send_op, send_wqe, sge};
 use abi::status::{cause, wc};
@@ -164,7 +164,7 @@ fn seen(device: &Device, command: &[u8; 64]) -> Option<Vec<[u8; 64]>> {
         op::CREATE_MR | op::DESTROY_MR => kind::MR,
         op::CREATE_CQ | op::DESTROY_CQ => kind::CQ,
         op::CREATE_EQ | op::DESTROY_EQ => kind::EQ,
-        op::CREATE_QP | op::DESTROY_QP | op::MODIFY_QP => kind::QP,
+        op::CREATE_QP | op::DESTROY_QP | op::MODIFY_QP | op::ATTACH_MCAST | op::DETACH_MCAST => kind::QP,
         op::CREATE_SRQ | op::DESTROY_SRQ | op::MODIFY_SRQ => kind::SRQ,
         _ => return None,
     };
@@ -198,6 +198,7 @@ fn fields(opcode: u8) -> Vec<u64> {
         op::RESIZE_CQ => &resize_cq::LAYOUT,
         op::CREATE_SRQ => &create_srq::LAYOUT,
         op::MODIFY_SRQ => &modify_srq::LAYOUT,
+        op::ATTACH_MCAST | op::DETACH_MCAST => &mcast::LAYOUT,
         op::SET_GID => &set_gid::LAYOUT,
         op::SET_PORT => &set_port::LAYOUT,
         op::SET_MULTICAST => &set_multicast::LAYOUT,
@@ -229,17 +230,24 @@ fn any_commands(setup: &Setup, n: usize) {
         let queues = [(create_qp::SEND_CQN, cq), (create_qp::RECV_CQN, cq), (create_qp::PD, pd)];
         let rings = [(create_qp::SQ_BASE, 0x4000), (create_qp::RQ_BASE, 0x8000), (create_qp::RQ_SGES, 4)];
         let qp = create(op::CREATE_QP, &[&queues[..], &rings].concat());
-        let numbers = [pd, eq, cq, qp];
+        let datagrams = [(create_qp::TYPE, qp_type::UD.into())];
+        let ud = create(op::CREATE_QP, &[&queues[..], &rings, &datagrams].concat());
+        let group = [(head::NUMBER, ud), (mcast::IP_LOW, 0xef)];
+        create(op::ATTACH_MCAST, &group);
+        let numbers = [pd, eq, cq, qp, ud];
         for _ in 0..n {
             let mut command: [u8; 64] = std::array::from_fn(|_| if rng.random_bool(0.5) { rng.random() } else { 0 });
             // Another owner's, so that neither the bystander nor the port are any of its business.
             head::OWNER.set(&mut command, 9);
-            let opcode = rng.random_range(0..28);
+            let opcode = rng.random_range(0..30);
             head::OPCODE.set(&mut command, opcode.into());
             if rng.random_bool(0.7) {
                 let any = rng.random_range(0..8);
                 head::NUMBER
-                    .set(&mut command, if rng.random_bool(0.5) { numbers[rng.random_range(0..4)] } else { any });
+                    .set(&mut command, if rng.random_bool(0.5) { numbers[rng.random_range(0..5)] } else { any });
+            }
+            if matches!(opcode, op::ATTACH_MCAST | op::DETACH_MCAST) && rng.random_bool(0.5) {
+                mcast::IP_LOW.set(&mut command, 0xef);
             }
             let before = seen(device, &command);
             let a = device.command_raw(command).unwrap();

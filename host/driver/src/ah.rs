@@ -3,19 +3,18 @@
 use crate::device::{Device, ip_words, mac_word};
 use crate::function::{Error, Result};
 use crate::mr::{Pd, Remote};
+use crate::multicast::mac_of;
 use abi::cmd::{create_ah, modify_qp, op};
 use abi::queue::ud_target;
+use abi::wire::{QPN_MULTICAST, qkey::PRIVILEGED};
 use std::net::IpAddr;
-
-/// Q_Keys from here on stand for the sender's own.
-const OWN_QKEY: u32 = 1 << 31;
 
 /// Where a peer is, and how to reach it.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressVector {
-    /// Peer's IP.
+    /// Peer's IP, or that of a multicast group.
     pub ip: IpAddr,
-    /// Peer's MAC, or the next hop's.
+    /// Peer's MAC, or the next hop's. Says nothing of a group, whose MAC follows from its IP.
     pub mac: [u8; 6],
     /// Index of the own GID.
     pub gid: u8,
@@ -51,6 +50,7 @@ impl Pd {
         }
         let device = &self.0.device;
         let (low, high) = ip_words(to.ip);
+        let mac = if to.ip.is_multicast() { mac_of(to.ip) } else { to.mac };
         let c = device
             .command(op::CREATE_AH)
             .with(create_ah::PD, self.0.number.into())
@@ -58,7 +58,7 @@ impl Pd {
             .with(modify_qp::TRAFFIC_CLASS, to.traffic_class.into())
             .with(modify_qp::HOP_LIMIT, 64)
             .with(modify_qp::PRIORITY, to.priority.into())
-            .with(modify_qp::DMAC, mac_word(to.mac))
+            .with(modify_qp::DMAC, mac_word(mac))
             .with(modify_qp::SPORT, to.source_port.into())
             .with(modify_qp::DIP_LOW, low)
             .with(modify_qp::DIP_HIGH, high);
@@ -72,6 +72,11 @@ impl AddressHandle {
     pub fn to(&self, qpn: u32, qkey: u32) -> Destination {
         Destination { handle: self.number, qpn, qkey }
     }
+
+    /// All QPs with this Q_Key that are attached to the multicast group whose address it has.
+    pub fn to_group(&self, qkey: u32) -> Destination {
+        self.to(QPN_MULTICAST, qkey)
+    }
 }
 
 impl Destination {
@@ -80,7 +85,7 @@ impl Destination {
         let mut target = [0; 8];
         ud_target::AH.set(&mut target, self.handle.into());
         ud_target::QPN.set(&mut target, self.qpn.into());
-        let rkey = if self.qkey >= OWN_QKEY { own } else { self.qkey };
+        let rkey = if self.qkey >= PRIVILEGED { own } else { self.qkey };
         Remote { addr: u64::from_le_bytes(target), rkey }
     }
 }

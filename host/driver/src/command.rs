@@ -8,7 +8,7 @@ use crate::patience::Patience;
 use crate::reg;
 use crate::registers::Registers;
 use abi::Field;
-use abi::cmd::{ANSWER, SLOT, answer, attr, create_mr, create_qp, head, modify_qp, op, result, set_vfs};
+use abi::cmd::{ANSWER, SLOT, answer, attr, create_mr, create_qp, head, mcast, modify_qp, op, result, set_vfs};
 use abi::table::qp_type;
 use std::sync::{Arc, Mutex};
 
@@ -129,10 +129,18 @@ impl CommandRing {
 
 fn judge(command: &Command, a: Answer) -> Result<Answer> {
     let field = a.get(answer::FIELD);
+    let opcode = head::OPCODE.get(&command.bytes) as u8;
     let why = match a.get(answer::RESULT) as u8 {
         result::OK => return Ok(a),
         result::BAD_OPCODE => "no such command".into(),
         result::BAD_FIELD => format!("field {} is out of range", field_name(command, field)),
+        result::NO_ROOM if opcode == op::ATTACH_MCAST => {
+            "the group has as many members as it can, or there is no room for another group".into()
+        }
+        result::IN_USE if opcode == op::ATTACH_MCAST => "the QP is attached to the group already".into(),
+        result::NO_OBJECT if opcode == op::DETACH_MCAST && field == mcast::IP_LOW.lsb as u64 => {
+            "the QP is not attached to the group".into()
+        }
         result::NO_OBJECT => format!("field {} names no object", field_name(command, field)),
         result::NOT_OWNER if field == head::OWNER.lsb as u64 => "only owner 0, who has the port, may do this".into(),
         result::NOT_OWNER => "the object belongs to another owner".into(),
@@ -189,6 +197,7 @@ fn field_name(command: &Command, lsb: u64) -> String {
         op::CREATE_EQ => create_eq::LAYOUT,
         op::CREATE_QP => create_qp::LAYOUT,
         op::MODIFY_QP => modify_qp::LAYOUT,
+        op::ATTACH_MCAST | op::DETACH_MCAST => mcast::LAYOUT,
         op::SET_GID => set_gid::LAYOUT,
         op::SET_PORT => set_port::LAYOUT,
         op::SET_MULTICAST => set_multicast::LAYOUT,
@@ -264,6 +273,24 @@ mod tests {
                 result::BAD_FIELD,
                 modify_qp::HOP_LIMIT.lsb as u64,
                 "CREATE_AH: field HOP_LIMIT is out of range",
+            ),
+            (
+                Command::new(op::ATTACH_MCAST, 1),
+                result::IN_USE,
+                mcast::NUMBER.lsb as u64,
+                "ATTACH_MCAST: the QP is attached to the group already",
+            ),
+            (
+                Command::new(op::ATTACH_MCAST, 1),
+                result::NO_ROOM,
+                0,
+                "ATTACH_MCAST: the group has as many members as it can, or there is no room for another group",
+            ),
+            (
+                Command::new(op::DETACH_MCAST, 1),
+                result::NO_OBJECT,
+                mcast::IP_LOW.lsb as u64,
+                "DETACH_MCAST: the QP is not attached to the group",
             ),
             (Command::new(99, 1), result::BAD_OPCODE, 0, "unknown command: no such command"),
         ] {

@@ -19,6 +19,7 @@ use abi::cmd::{QKEY, attr, create_qp, head, modify_qp, op};
 use abi::queue::doorbell::DIRECT_BLOCKS;
 use abi::queue::{MAX_SGE, WQE_BLOCK, doorbell, ring_db, sge};
 use abi::table::{qp_state, qp_type};
+use abi::wire::qkey;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -249,6 +250,13 @@ impl Pd {
         self.create(qp_type::UD, send_cq, recv_cq, sizes, None)
     }
 
+    /// Creates the general service queue pair, QP 1, of which there is one, in INIT: datagrams for connection management, with the Q_Key
+    /// that all such have. It is the device's keeper's: of a handle that was opened as owner 0.
+    pub fn create_gsi_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Init, Ud>> {
+        let qp: Qp<Reset, Ud> = self.create(qp_type::GSI, send_cq, recv_cq, sizes, None)?;
+        qp.init(qkey::QP1)
+    }
+
     /// Creates the raw queue pair, of which there is one, ready: its SENDs are whole Ethernet frames without FCS, of 14 to 9,216
     /// bytes, and complete when they have left; its receives get the frames that [`Device::set_port`] lets through.
     pub fn create_raw_qp(&self, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<Qp<Rts>> {
@@ -310,6 +318,7 @@ impl Pd {
             .with(create_qp::RQ_BASE, recv.iova())
             .with(create_qp::SHARED, srq.is_some().into())
             .with(create_qp::SRQN, srq.map_or(0, |s| s.number.into()));
+        let kind = if kind == qp_type::GSI { qp_type::UD } else { kind };
         let _alone = device.numbers();
         let (qpn, _) = device.create(&c)?;
         let sharing = srq.map(|s| Sharing::new(s.clone()));
@@ -405,8 +414,13 @@ impl<T: Connected> Qp<Reset, T> {
 }
 
 impl Qp<Reset, Ud> {
-    /// To INIT; datagrams that name this Q_Key are received.
+    /// To INIT; datagrams that name this Q_Key are received. One of 2^31 or more is privileged: a handle that was opened as owner 0 may set it.
     pub fn init(mut self, qkey: u32) -> Result<Qp<Init, Ud>> {
+        if qkey >= qkey::PRIVILEGED && self.body.device.0.owner != 0 {
+            return Err(
+                Error::new(format!("a Q_Key of {qkey:#x}, which is privileged")).hint("below 2^31 all are free to use")
+            );
+        }
         let mask = attr::PKEY_INDEX | attr::PORT | attr::QKEY;
         self.modify(mask, qp_state::INIT, &[(modify_qp::PORT, 1), (QKEY, qkey.into())])?;
         self.body.qkey = qkey;

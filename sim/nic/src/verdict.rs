@@ -2,7 +2,8 @@
 //!
 //! Frames enter ingress from the MAC, in the order in which they came there, or turned round, which bear no number here. Ingress judges
 //! them in the order in which they entered. Those it accepts go to one of two engines, each of which judges in order again,
-//! and are through in the order of arrival. A landing that fails outweighs what the engine said.
+//! and are through in the order of arrival. A landing that fails outweighs what the engine said. Of a multicast frame each copy is judged:
+//! it is accepted if one is, else its verdict is that of the last.
 
 use abi::status::{cause, counter};
 use std::collections::VecDeque;
@@ -43,6 +44,7 @@ pub(crate) struct Verdicts {
     responder: Port,
     completer: Port,
     landed: Port,
+    copy: Port,
     response: Port,
     cause: Port,
     reset: Port,
@@ -54,6 +56,8 @@ pub(crate) struct Verdicts {
     under_way: VecDeque<Option<u64>>,
     /// What responder and completer said of frames that are not through yet.
     said: [VecDeque<u8>; 2],
+    /// A copy of the oldest one is accepted.
+    copied: bool,
     /// Frame number and verdict.
     pub(crate) out: Vec<(u64, Verdict)>,
 }
@@ -68,6 +72,7 @@ impl Verdicts {
             responder: m.port("trace_responder"),
             completer: m.port("trace_completer"),
             landed: m.port("trace_landed"),
+            copy: m.port("trace_copy"),
             response: m.port("trace_response"),
             cause: m.port("trace_cause"),
             reset: m.port("trace_reset"),
@@ -76,6 +81,7 @@ impl Verdicts {
             unjudged: VecDeque::new(),
             under_way: VecDeque::new(),
             said: Default::default(),
+            copied: false,
             out: Vec::new(),
         }
     }
@@ -104,16 +110,23 @@ impl Verdicts {
                 said.push_back(verdict.trailing_zeros() as u8);
             }
         }
-        if m.bit(self.landed) {
-            let frame = self.under_way.pop_front().expect("landed, but never accepted");
+        let landed = m.bit(self.landed);
+        if landed || m.bit(self.copy) {
             let said = self.said[usize::from(m.bit(self.response))].pop_front().expect("landed without a verdict");
             let verdict = match m.get(self.cause) as u8 {
                 cause::NONE => Verdict::Counted(said),
                 why => Verdict::NotLanded(why),
             };
-            self.tell(frame, verdict);
+            const ACCEPTED: Verdict = Verdict::Counted(counter::RX_ACCEPTED as u8);
+            self.copied |= verdict == ACCEPTED;
+            if landed {
+                let frame = self.under_way.pop_front().expect("landed, but never accepted");
+                let accepted = std::mem::take(&mut self.copied);
+                self.tell(frame, if accepted { ACCEPTED } else { verdict });
+            }
         }
         if m.bit(self.reset) {
+            self.copied = false;
             let lost = self.under_way.drain(..).chain(self.unjudged.drain(..)).flatten();
             self.out.extend(lost.chain(self.inside..self.delivered).map(|frame| (frame, Verdict::Reset)));
             self.inside = self.delivered;

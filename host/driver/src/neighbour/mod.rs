@@ -20,6 +20,7 @@ use crate::cq::{Cq, Eq};
 use crate::device::{Device, Gid, Port};
 use crate::function::{Error, Result};
 use crate::mr::{Access, Mr, Pd};
+use crate::multicast::mac_of;
 use crate::post::{Data, Flags, Operation};
 use crate::qp::{Qp, QpSizes, Rts};
 use abi::queue::{MAX_INLINE, recv_op};
@@ -166,11 +167,14 @@ impl Network {
         Ok(())
     }
 
-    /// The MAC of `ip`, which is on the link of GID `gid`: for [`Path::mac`](crate::qp::Path::mac). `None`: it was asked for, call again.
+    /// The MAC of `ip`, which is on the link of GID `gid` or a multicast group: for [`Path::mac`](crate::qp::Path::mac). `None`: it was asked for, call again.
     /// Errors: no such GID, another family, nobody answers.
     pub fn try_resolve(&mut self, gid: u8, ip: IpAddr) -> Result<Option<[u8; 6]>> {
         self.poll()?;
         let own = self.own(gid)?;
+        if ip.is_multicast() {
+            return Ok(Some(mac_of(ip)));
+        }
         if let Some(same) = self.device.gids().into_iter().flatten().find(|g| g.ip == ip && g.vlan == own.vlan) {
             return Ok(Some(same.mac));
         }
