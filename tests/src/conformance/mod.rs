@@ -6,6 +6,7 @@ mod atomics;
 mod frames;
 mod keys;
 mod limits;
+mod multicast;
 mod reads;
 mod refusals;
 pub mod replay;
@@ -71,6 +72,7 @@ pub const TABLES: &[Table] = &[
     Table { module: "requester", role: "The NIC as requester", rows: requester::ROWS },
     Table { module: "reads", role: "The NIC as requester of READs", rows: reads::ROWS },
     Table { module: "unreliable", role: "Datagrams and unreliable connections", rows: unreliable::ROWS },
+    Table { module: "multicast", role: "Datagrams to groups", rows: multicast::ROWS },
     Table { module: "atomics", role: "The NIC as either, of atomics", rows: atomics::ROWS },
     Table { module: "shared", role: "The NIC as responder, with a shared receive queue", rows: shared::ROWS },
     Table { module: "keys", role: "Keys that come and go", rows: keys::ROWS },
@@ -99,6 +101,7 @@ pub const WIDE: &[&str] = &[
     "both_ask_at_once_over_a_lossy_path",
     "a_datagram_is_one_packet",
     "a_datagram_lands_behind_its_header",
+    "a_group_gives_a_copy_to_each_member",
 ];
 
 /// What stands before and behind [`page`] in `docs/conformance.md`.

@@ -487,6 +487,11 @@ impl<'a> Talk<'a> {
         *self.counts.entry(counter).or_default() += frames;
     }
 
+    /// The last frame went to so many QPs: each copy has a verdict.
+    pub fn copied(&mut self, copies: usize) {
+        self.sent += copies as u64 - 1;
+    }
+
     /// Frames were lost by chance: what is left of them may be ahead, or behind, or stale. Each has a verdict all the same.
     pub fn any_sequence(&mut self) {
         self.any_verdict = true;

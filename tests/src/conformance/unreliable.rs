@@ -68,9 +68,9 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-const QKEY: u32 = 0x1111_2222;
-const SIZES: QpSizes = QpSizes::new(64, 16);
-const RECEIVE: u64 = 500;
+pub(super) const QKEY: u32 = 0x1111_2222;
+pub(super) const SIZES: QpSizes = QpSizes::new(64, 16);
+pub(super) const RECEIVE: u64 = 500;
 
 /// A QP of datagrams, and the way to the peer.
 fn datagrams(t: &Talk) -> (Qp<Rts, Ud>, AddressHandle) {
@@ -100,7 +100,7 @@ pub(super) fn connection(t: &Talk, access: Access) -> Qp<Rts, Uc> {
 }
 
 /// A datagram of the peer.
-fn datagram(qpn: u32, psn: u32, payload: Vec<u8>, imm: Option<[u8; 4]>) -> Packet {
+pub(super) fn datagram(qpn: u32, psn: u32, payload: Vec<u8>, imm: Option<[u8; 4]>) -> Packet {
     let deth = Some(Deth { qkey: QKEY, source: PEER_QPN });
     Packet {
         opcode: class::UD | (op::SEND_ONLY + u8::from(imm.is_some())),
@@ -131,14 +131,14 @@ pub(super) fn operation_of(request: &Request) -> driver::Operation {
 }
 
 /// The oldest receive completes with so many bytes.
-fn received(t: &mut Talk, id: u64, len: usize, source: u32, opcode: u8, imm: Option<[u8; 4]>) {
+pub(super) fn received(t: &mut Talk, id: u64, len: usize, source: u32, opcode: u8, imm: Option<[u8; 4]>) {
     let c = t.cq.wait();
     assert_eq!((c.wr_id, c.status, c.len as usize), (RECEIVE + id, Ok(()), len), "{c:?}");
     assert_eq!((c.source, c.opcode, c.imm), (source, opcode, imm), "{c:?}");
 }
 
 /// Nobody has anything to say, nothing completes, and the QP still lives.
-fn lives<T: driver::qp::Transport>(t: &mut Talk, qp: &Qp<Rts, T>) {
+pub(super) fn lives<T: driver::qp::Transport>(t: &mut Talk, qp: &Qp<Rts, T>) {
     t.silence();
     assert_eq!(t.cq.poll().next(), None);
     assert_eq!(qp.query().unwrap().state, qp_state::RTS);
