@@ -115,7 +115,7 @@ fn the_qkey_of_qp_1_is_kept() {
     }
     let mut target = [0; 8];
     abi::queue::ud_target::QPN.set(&mut target, 1);
-    // The only handle of the host has the number 0 in turn, or is the one before: all are tried.
+    // Whichever its handle is.
     let handles = bed.hosts[0].device.limits().qps / 2;
     let frames = bed.hosts[0].device.counter(counter::TX_FRAMES);
     for number in 0..handles {

@@ -155,7 +155,8 @@ impl CoreConfig {
         power("RAM of the soft core in bytes (ram)", self.ram, 32 << 10, abi::mmio::RAM_BYTES)?;
         // What the firmware keeps of each object, beside its image and stack; QPs lie beyond what engines reach, if there is more.
         let (near, far) = (self.ram.min(abi::mmio::NEAR_BYTES), self.ram.saturating_sub(abi::mmio::NEAR_BYTES));
-        let objects = 2 * qps + 11 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256);
+        let groups = 72 * (qps / 8).min(abi::table::GIDS);
+        let objects = 2 * qps + 11 * self.keys.min(1024) + 4 * (self.cqs.min(256) + self.eqs + 256) + groups;
         let pairs = 80 * qps;
         let fits =
             if far == 0 { (25 << 10) + objects + pairs <= near } else { (25 << 10) + objects <= near && pairs <= far };

@@ -472,6 +472,14 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_names_a_member_by_its_lower_half() {
+        let named =
+            |group, qpn: u64| facts_of(RxMeta { group, qpn: qpn.to_bits(), ..RxMeta::default() }, 256.into()).named;
+        assert!(named(true, 0xfff005) && !named(true, 0xfff000), "a group without members");
+        assert!(named(false, 5) && !named(false, 0xfff005) && !named(false, 0) && !named(false, 256));
+    }
+
+    #[test]
     fn partial_members_match_full_ones_only() {
         let m = |a: u16, b: u16| pkeys_match(a.to_bits(), b.to_bits());
         assert!(m(0xffff, 0x7fff) && m(0x7fff, 0xffff) && m(0xffff, 0xffff));
