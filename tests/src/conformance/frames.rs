@@ -277,7 +277,7 @@ fn packets_of_others_are_dropped(t: &mut Talk) {
         (Packet { version: 1, ..sound.clone() }, RX_OPCODE),
         (Packet { qpn: 31, ..sound.clone() }, RX_QP_STATE),
         (Packet { qpn: 0xff_fff0, ..sound.clone() }, RX_QP_STATE),
-        (Packet { qpn: 0xff_ffff, ..sound.clone() }, RX_QP_STATE),
+        (Packet { qpn: 0xff_ffff, ..sound.clone() }, RX_ADDRESS),
         (Packet { opcode: 0x2a, ..sound.clone() }, RX_QP_TYPE),
         (Packet { pkey: 0x1234, ..sound.clone() }, RX_PKEY),
     ];
