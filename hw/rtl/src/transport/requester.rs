@@ -248,6 +248,8 @@ pub struct Requester<const N: usize> {
     ack: DFF<Bit>,
     after: DFF<Progress>,
     remote: DFF<Bits<64>>,
+    /// The completer has taken what failed. A cycle later, for it is late to say whether it does.
+    told: Reg<Bit>,
     budget: DFF<Bits<13>>,
     spent: DFF<Bit>,
     // Outputs.
@@ -291,6 +293,7 @@ impl<const N: usize> Logic for Requester<N> {
     fn update(&mut self) {
         regs!(self, clock, rst, state, work, other, context, now, store, consumed, kicked, wqe, holds, fresh, compared);
         regs!(self, clock, rst, unsure, differs, opens, gate, inlines, inline_valid, stale, beyond, kicks, asks_q);
+        regs!(self, clock, rst, told);
         dff_setup!(
             self, clock, other_work, whose, queue, sges, block, taker, recall, left, entry, at, want, packet, gaps
         );
@@ -660,9 +663,11 @@ impl<const N: usize> Logic for Requester<N> {
                 self.state.d.next = State::Find;
             }
             State::Fault => {
-                closes = work == Work::Frame || !gate.local;
-                self.fault.ready.next = self.failed.ready.val() && work == Work::Frame;
-                if self.failed.ready.val() {
+                let told = self.told.q.val();
+                closes = (work == Work::Frame || !gate.local) && !told;
+                self.fault.ready.next = self.failed.ready.val() && work == Work::Frame && !told;
+                self.told.d.next = self.failed.ready.val() && !told;
+                if told {
                     self.state.d.next = State::Idle;
                 }
             }
@@ -860,7 +865,7 @@ impl<const N: usize> Logic for Requester<N> {
         };
         self.inline_data.valid.next = self.inline_valid.q.val();
         self.inline_data.data.next = self.inline_word.q.val();
-        self.failed.valid.next = state == State::Fault;
+        self.failed.valid.next = state == State::Fault && !self.told.q.val();
         self.failed.data.next = SendFault {
             qpn: context.qpn,
             generation: context.state.generation,
