@@ -21,8 +21,8 @@
 //! Which way a frame goes is decided by its first beat: its destination MAC, and the link. A link that goes down under a frame
 //! whose MAC takes nothing any more holds nobody: the rest of the frame is lost, and its beat that was offered waits beside the
 //! way (`stuck`), with an end behind it that says that the frame is unfinished, for a MAC that comes back. A frame to a group that has
-//! a GID row goes both ways, a beat when both take it; all other multicast to the link only. What a turned frame is worth is for ingress to
-//! say, as for any other.
+//! a GID row goes both ways: it begins when `turned` has room for the longest frame, so the MAC never waits in the middle of one; all other
+//! multicast goes to the link only. What a turned frame is worth is for ingress to say, as for any other.
 //!
 //! The MAC is never stalled: a turned frame starts only in a gap between two frames of the MAC, whole, when nothing is late that
 //! is not on its way out; so no more can be late than the longest frame has beats, and all of it passes before the next one. A MAC that has a
@@ -112,13 +112,15 @@ pub struct Loopback<const W: usize> {
     outward: Reg<Bit>,
     stuck: Reg<Bit>,
     stuck_beat: DFF<Beat<W>>,
-    /// Turned frames; next row to write, to ask for, and to come out; rows written and not out, and whether that is all.
+    /// Turned frames; next row to write, to ask for, and to come out; rows written and not out, whether that is all,
+    /// and whether the longest frame has room beside them.
     turned: Ram<Beat<W>, 16>,
     tail: Reg<Bits<16>>,
     next: Reg<Bits<16>>,
     head: Reg<Bits<16>>,
     fill: Reg<Bits<16>>,
     full: Reg<Bit>,
+    fits: Reg<Bit>,
     /// Whole ones that have not started, and whether there are some.
     whole: Reg<Bits<16>>,
     some_whole: Reg<Bit>,
@@ -189,6 +191,7 @@ impl<const W: usize> Loopback<W> {
             head: Default::default(),
             fill: Default::default(),
             full: Default::default(),
+            fits: Default::default(),
             whole: Default::default(),
             some_whole: Default::default(),
             stored: Default::default(),
@@ -212,7 +215,8 @@ impl<const W: usize> Logic for Loopback<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(
-            self, clock, rst, req_we, macs, up, open, holds, round, link, outward, stuck, tail, next, head, fill, full
+            self, clock, rst, req_we, macs, up, open, holds, round, link, outward, stuck, tail, next, head, fill, full,
+            fits
         );
         regs!(self, clock, rst, whole, some_whole, stored, turning, turned_comes, late_comes, inside);
         regs!(self, clock, rst, late_tail, late_head, waiting, some_wait, more_wait);
@@ -250,7 +254,8 @@ impl<const W: usize> Logic for Loopback<W> {
         let stuck_beat = self.stuck_beat.q.val();
         let taken = self.mac_tx.ready.val();
         let up = self.up.q.val();
-        let room = !round || !self.full.q.val();
+        let whole_fits = self.fits.q.val() || !(link && self.starting.q.val());
+        let room = !round || !self.full.q.val() && whole_fits;
         let gives_up = holds && link && !up && (stuck || !taken);
         // Each way takes the beat, or is none of its frame.
         let goes = room && (!link || !up || taken && !stuck);
@@ -264,6 +269,8 @@ impl<const W: usize> Logic for Loopback<W> {
             own = own || self.macs[i].q.val() == destination ^ 1;
         }
         let outward = !own || destination.get_bit(0);
+        // An empty row looks like a group of none of these bytes, which no group of IPs has.
+        let own = own && (!destination.get_bit(0) || destination.get_bits::<16>(8).any());
         if free {
             self.holds.d.next = take;
         }
@@ -295,7 +302,8 @@ impl<const W: usize> Logic for Loopback<W> {
             self.stuck.d.next = !stuck_beat.last;
             self.stuck_beat.d.next.last = true;
             self.stuck_beat.d.next.error = true;
-        } else if gives_up && !stuck {
+        } else if gives_up && room && !stuck {
+            // It was offered.
             self.stuck.d.next = true;
             self.stuck_beat.d.next = held;
         }
@@ -405,6 +413,9 @@ impl<const W: usize> Logic for Loopback<W> {
             self.next.d.next = (self.head.q.val() + 1) & mask;
         }
         let fill = self.fill.q.val();
+        // Two beats may be on their way into `fill`.
+        let longest = elab!(wire::MAX_FRAME.div_ceil(W / 8) + 2);
+        self.fits.d.next = fill <= elab!(bits::<16>(self._rows.0.saturating_sub(longest) as u64));
         if turns && !leaves {
             self.fill.d.next = (fill + 1) & most;
             self.full.d.next = fill == mask;

@@ -44,7 +44,7 @@ use abi::{
 };
 use hdl::prelude::*;
 
-/// Holes of a shared queue that one packet passes over, a power of two: what comes in their time has room in the receive buffer.
+/// Holes of a shared queue that one packet passes over, a power of two: long frames that come in their time have room in the receive buffer.
 pub const MOST_HOLES: usize = 256;
 const HOLE_BITS: usize = MOST_HOLES.ilog2() as usize + 1;
 
