@@ -62,7 +62,8 @@ impl Plane<'_> {
         let ip = &c[mcast::IP_LOW.lsb / 32..][..4];
         check(is_group(is_ip6, ip), mcast::IP_LOW)?;
         let (tagged, vlan) = (get(c, mcast::TAGGED), get(c, mcast::VLAN));
-        check(tagged == 0 || vlan != 0xfff, mcast::VLAN)?;
+        // A tag of VLAN 0 tells a priority only: such frames are those of the group without a tag.
+        check(tagged == 0 || vlan.wrapping_sub(1) < 0xffe, mcast::VLAN)?;
         let row = gid_row(is_ip6, tagged, vlan, group_mac(is_ip6, ip), ip);
         let found = self.find_group(&row);
         if detach {

@@ -177,7 +177,8 @@ impl Counts {
             ahs: table::address_handles(qps),
             keys: limit(word, 2, KEYS as u32).0 as usize,
             grounds: (limit(word, 2, KEYS as u32).0 as usize).div_ceil(16),
-            groups: if qps / 8 < GIDS { qps / 8 } else { GIDS },
+            // Half of the GID table stays for addresses, whatever is attached.
+            groups: if qps / 8 < GIDS / 2 { qps / 8 } else { GIDS / 2 },
         }
     }
 

@@ -96,7 +96,7 @@ fn groups_are_told_apart_by_address_and_vlan() {
     let all = [
         attach(n, GROUP4),
         attach(n, GROUP4 ^ 0x8000),
-        tagged(attach(n, GROUP4), 0),
+        tagged(attach(n, GROUP4), 0xffe),
         tagged(attach(n, GROUP4), 7),
         attach6(n),
         tagged(attach6(n), 7),
@@ -142,6 +142,7 @@ fn what_cannot_be_attached_is_named() {
         (good.with(mcast::IP_LOW, 255), BAD_FIELD, mcast::IP_LOW),
         (attach6(n).with(mcast::IP_LOW, 0xfe), BAD_FIELD, mcast::IP_LOW),
         (good.with(mcast::TAGGED, 1).with(mcast::VLAN, 0xfff), BAD_FIELD, mcast::VLAN),
+        (good.with(mcast::TAGGED, 1).with(mcast::VLAN, 0), BAD_FIELD, mcast::VLAN),
         (detach(good), NO_OBJECT, mcast::IP_LOW),
     ] {
         assert_eq!(b.refused(c), (verdict, field.lsb as u64), "{:?} {}", c.0, field.name);

@@ -72,8 +72,8 @@ numbers! {
         /// Ends a shared receive queue that no QP takes receives from. When it is answered, the device touches the ring no more.
         DESTROY_SRQ = 26;
         /// Attaches a UD QP to a multicast group: from then on it gets a copy of each datagram that comes for the group. With its first
-        /// member a group takes the last free entry of the GID table, which is the answer's number. NO_ROOM: none is free, or the group
-        /// has `table::MEMBERS` members. IN_USE: it is attached already.
+        /// member a group takes the last free entry of the GID table, which is the answer's number. NO_ROOM: none is free, half
+        /// of the table is groups, or the group has `table::MEMBERS` members. IN_USE: it is attached already.
         ATTACH_MCAST = 27;
         /// Detaches it: no copy of what comes from then on is for it. With its last member the group leaves the GID table. The end of a QP detaches it.
         DETACH_MCAST = 28;
@@ -446,7 +446,7 @@ layout! {
         IS_IP6 = 56, 1;
         /// The group is one of a VLAN.
         TAGGED = 57, 1;
-        /// VLAN id.
+        /// VLAN id, 1 to 0xffe: a tag of VLAN 0 tells a priority only.
         VLAN = 64, 12;
         /// The group's IP as wire bytes, first lowest: a multicast address, whose MAC follows from it.
         IP_LOW = 128, 64;
