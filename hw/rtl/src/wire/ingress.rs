@@ -543,6 +543,13 @@ impl<const W: usize> Logic for Ingress<W> {
             self.front_valid.d.next = comes;
             self.pass.d.next = comes && passes && !fails;
         }
+        // So many holes no frame can name. Told here, a cycle ahead, for what takes the frame comes late.
+        if self.many.q.val() {
+            if judged.good {
+                judged.fault = elab!(counter::RX_NO_ROOM.to_bits());
+            }
+            self.pass.d.next = false;
+        }
         self.front.d.next = judged;
 
         // Hand it on, or leave a hole.
@@ -553,13 +560,12 @@ impl<const W: usize> Logic for Ingress<W> {
         let holes = self.holes.q.val();
         // A frame of more than a few rows comes long after the one before it, so what the flag lacks is little.
         self.many.d.next = (holes >> 11).any();
-        let offered = passed && !self.many.q.val();
-        let taken = offered && self.fifo.s.ready.val();
+        let taken = passed && self.fifo.s.ready.val();
         let rows = holes + found.rows.cast::<20>();
         let mut meta = found;
         meta.rows = rows.get_bits::<12>(0);
         self.fifo.s.data.next = meta;
-        self.fifo.s.valid.next = offered;
+        self.fifo.s.valid.next = passed;
         Source::<RxMeta>::link(&mut self.meta, &mut self.fifo.m);
 
         // Rows: the holes go with the next frame, or at once if none is before them.
