@@ -130,6 +130,7 @@ pub fn page() -> String {
             table::qp_address::LAYOUT,
             table::qp_send::LAYOUT,
             table::qp_recv::LAYOUT,
+            table::pace::LAYOUT,
             table::cq::LAYOUT,
             table::eq::LAYOUT,
             table::key::LAYOUT,

@@ -62,7 +62,7 @@ registers! {
     DATAPATH = 0x00c, 4, Ro;
     /// Limits as powers of two: bits 7:0 QPs, 15:8 CQs, 23:16 memory keys, 31:24 EQs.
     LIMITS = 0x010, 4, Ro;
-    /// Limits as powers of two: bits 7:0 MTT entries, 15:8 doorbell pages, 23:16 outstanding messages per QP, 31:24 outstanding READs per QP.
+    /// Limits as powers of two: bits 7:0 MTT entries, 15:8 doorbell pages, 22:16 outstanding messages per QP, 31:24 outstanding READs per QP. Bit 23: QPs can have rates.
     LIMITS2 = 0x014, 4, Ro;
     /// Bit 0 firmware runs; bit 1 firmware stopped beating; bit 2 parity error; bit 3 an access that the host refused; bit 4 EQ overrun; bits 31:16 resets of device or firmware since power-up.
     HEALTH = 0x018, 4, Ro;
@@ -100,6 +100,9 @@ registers! {
     /// For tests: while bit 4 is set, rows written to table bits 3:0 (`table::id`: QP_SEND, QP_RECV, CQ, EQ, KEY) are stored damaged, by one bit.
     PARITY_TEST = 0x07c, 4, Rw;
 }
+
+/// Bit of `LIMITS2`: QPs can have rates.
+pub const PACES: u32 = 1 << 23;
 
 /// Bits of `HEALTH`.
 pub mod health {

@@ -363,6 +363,9 @@ numbers! {
         PATH_MIG_STATE = 1 << 18;
         CAP = 1 << 19;
         DEST_QPN = 1 << 20;
+        /// The rate, [`QUOTA`](super::QUOTA) and [`BURST`](super::BURST), which counts at once, for what waits too. UNSUPPORTED where
+        /// `bar::LIMITS2` says so.
+        RATE_LIMIT = 1 << 25;
     }
 }
 
@@ -405,7 +408,7 @@ layout! {
         HOP_LIMIT = 240, 8;
         /// VLAN priority.
         PRIORITY = 248, 3;
-        /// Destination MAC, first wire byte lowest.
+        /// Destination MAC, first wire byte lowest. With `RATE_LIMIT` [`QUOTA`](super::QUOTA) and [`BURST`](super::BURST).
         DMAC = 256, 48;
         /// UDP source port.
         SPORT = 304, 16;
@@ -427,6 +430,11 @@ layout! {
 /// The Q_Key of packets that a UD QP receives: in [`modify_qp`] where others have their destination IP. QP 1 has [`QP1`](crate::wire::qkey::QP1); a
 /// privileged one is owner 0's to set.
 pub const QKEY: Field = Field { name: "QKEY", lsb: modify_qp::DIP_LOW.lsb, bits: 32, doc: "Q_Key" };
+
+/// What a QP earns at a time, as `table::pace`, 0 for no limit: in [`modify_qp`] where others have their MAC.
+pub const QUOTA: Field = Field { name: "QUOTA", lsb: modify_qp::DMAC.lsb, bits: 28, doc: "quota of a rate" };
+/// And its burst, which must hold as much.
+pub const BURST: Field = Field { name: "BURST", lsb: modify_qp::DMAC.lsb + 32, bits: 8, doc: "burst of a rate" };
 
 layout! {
     /// CREATE_AH: its addresses are the fields of [`modify_qp`] from `GID` on, at the same places. The destination may be a multicast group, with

@@ -19,6 +19,7 @@ numbers! {
         MULTICAST = 10;
         SRQ = 11;
         MEMBER = 12;
+        PACE = 13;
     }
 }
 
@@ -246,6 +247,23 @@ layout! {
         /// Reads only: SGEs that are posted and not taken.
         POSTED = 16, 16;
     }
+}
+
+layout! {
+    /// Rate of a QP: what its packets, the READ responses among them, may take of the wire, in bytes from Ethernet header to FCS. ACKs,
+    /// NAKs and CNPs are free; datagrams cost what they would over IPv4 without tag.
+    /// `qp_send::LOAD` ends it.
+    pub mod pace: 64 {
+        /// Bytes that it earns in each [`pace_period`](super::pace_period), in units of 2^-12; 0: no limit, and what it owed is forgotten.
+        QUOTA = 0, 28;
+        /// Most that it keeps of what it has not used, in KiB; at least what it earns at a time.
+        BURST = 32, 8;
+    }
+}
+
+/// Cycles in which a QP of a device with so many QPs earns `pace::QUOTA` once.
+pub const fn pace_period(qps: usize) -> usize {
+    if qps > 256 { qps } else { 256 }
 }
 
 layout! {

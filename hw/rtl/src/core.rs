@@ -3,6 +3,7 @@
 //! For `sim/nic`, which puts it into a simulated host, and for board tops, which put it between a PCIe bridge and a MAC. It has
 //! no behaviour of its own but a counter of packets for the drain token.
 
+use crate::congestion::Pacer;
 use crate::control::{
     counters::Group,
     plane::ControlPlane,
@@ -35,6 +36,7 @@ use crate::transport::{
 };
 use crate::wire::{frames::MAX_SLOTS, ingress::Ingress, transmit::Transmit};
 use abi::{
+    bar::PACES,
     status::{cause, counter},
     table::id,
 };
@@ -70,6 +72,8 @@ pub struct CoreConfig {
     pub half_blocks: bool,
     /// Reads of blocks in flight, for the send and for the receive queues, a power of two.
     pub fetches: usize,
+    /// QPs can have rates.
+    pub paces: bool,
     /// Doorbell pages, a power of two.
     pub pages: usize,
     /// Clock in MHz, which timers count by.
@@ -95,6 +99,7 @@ impl Default for CoreConfig {
             recv_blocks: 8,
             half_blocks: false,
             fetches: 64,
+            paces: true,
             pages: 4096,
             mhz: 250,
             ram: 64 << 10,
@@ -121,6 +126,8 @@ impl CoreConfig {
             recv_blocks: 8,
             half_blocks: true,
             fetches: 16,
+            // Its RAMs are all in use.
+            paces: false,
             pages: 32,
             mhz: 125,
             ram: 32 << 10,
@@ -233,6 +240,7 @@ pub struct Core<const W: usize, const N: usize> {
     scheduler: Scheduler<N>,
     requester: Requester<N>,
     segments: Arbiter<TxSeg, 2>,
+    pacer: Pacer,
     transmit: Transmit<W>,
     doorbell: Doorbell,
     send_queue: WorkQueue<W, N>,
@@ -266,7 +274,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             width: W as u32,
             mhz: c.mhz as u32,
             limits: log2(N) | log2(c.cqs) << 8 | log2(c.keys) << 16 | log2(c.eqs) << 24,
-            limits2: log2(c.frames) | log2(c.pages) << 8 | 7 << 16 | 4 << 24,
+            limits2: log2(c.frames) | log2(c.pages) << 8 | 7 << 16 | 4 << 24 | if c.paces { PACES } else { 0 },
             ram: c.ram as u32,
         };
         Core {
@@ -307,10 +315,11 @@ impl<const W: usize, const N: usize> Core<W, N> {
             landing: Landing::new(N),
             atomics: Atomics::new(c.atomics),
             commit: Default::default(),
-            respond: Default::default(),
+            respond: Respond::new(c.paces),
             scheduler: Default::default(),
-            requester: Requester::new(c.half_blocks),
+            requester: Requester::new(c.half_blocks, c.paces),
             segments: Default::default(),
+            pacer: Pacer::new(N, c.paces),
             transmit: Transmit::new(N, c.tx_buffer, c.tx_slots),
             doorbell: Doorbell::new(N, c.cqs, c.eqs),
             send_queue: WorkQueue::new(id::QP_SEND, c.send_blocks, "ultra", c.fetches, c.half_blocks),
@@ -345,7 +354,9 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
             self, clock, sentry, loopback, ingress, copies, dispatch, responder, completer, landing, commit, respond,
             scheduler, requester
         );
-        clock!(self, clock, segments, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu);
+        clock!(
+            self, clock, segments, pacer, transmit, doorbell, send_queue, recv_queue, completion, event, qp_states, mmu
+        );
         clock!(self, clock, dma_read, dma_write, writes, atomics);
         self.control.rst.next = self.rst.val();
         self.rx_buffer.rst.next = rst;
@@ -363,6 +374,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.scheduler.rst.next = rst;
         self.requester.rst.next = rst;
         self.segments.rst.next = rst;
+        self.pacer.rst.next = rst;
         self.transmit.rst.next = rst;
         self.doorbell.rst.next = rst;
         self.send_queue.rst.next = rst;
@@ -515,11 +527,19 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.sent.raddr.next = self.completer.sent_addr.val().cast();
         self.completer.sent.next = self.sent.rdata.val();
 
-        comment!("transmit: arbiter, frames, egress, MAC");
+        comment!("transmit: arbiter, pacer, frames, egress, MAC");
         Source::<TxSeg>::join(&mut self.requester.seg, &mut self.segments.s[0]);
         Source::<TxSeg>::join(&mut self.respond.seg, &mut self.segments.s[1]);
         self.segments.more.next = cat!(!self.respond.seg.data.val().last, !self.requester.seg.data.val().last);
         Source::<TxSeg>::join(&mut self.segments.m, &mut self.transmit.seg);
+        let seg = self.segments.m.data.val();
+        self.pacer.head.next = seg.head;
+        self.pacer.goes.next = self.segments.m.valid.val() && self.transmit.seg.ready.val() && seg.first;
+        let (paced, paces) = (self.pacer.kick.val(), self.pacer.kicks.val());
+        self.requester.pace.next = paced;
+        self.requester.paces.next = paces;
+        self.respond.pace.next = paced;
+        self.respond.paces.next = paces;
         Source::<Bits<512>>::join(&mut self.requester.inline_data, &mut self.transmit.inline_data);
         Source::<TxHead>::join(&mut self.respond.quick, &mut self.transmit.quick);
         Source::<EpochMark>::join(&mut self.requester.epoch, &mut self.transmit.epoch);
@@ -677,6 +697,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         TableMaster::join(&mut self.control.table[elab!(door::EVENT)], &mut self.event.table);
         TableMaster::join(&mut self.control.table[elab!(door::MMU)], &mut self.mmu.table);
         TableMaster::join(&mut self.control.table[elab!(door::COPIES)], &mut self.copies.table);
+        TableMaster::join(&mut self.control.table[elab!(door::PACER)], &mut self.pacer.table);
 
         comment!("reset and drain: what has gone in and come out of receive path, transmit ring, reads and writes");
         let quiesce = self.control.quiesce.val();

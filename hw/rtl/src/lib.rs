@@ -1,4 +1,5 @@
 //! The NIC in gates. `docs/architecture.md` has the map; `msg` has every message between the rooms.
+pub mod congestion;
 pub mod control;
 pub mod core;
 pub mod memory;

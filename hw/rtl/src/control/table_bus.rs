@@ -40,27 +40,32 @@ pub mod door {
     pub const MMU: usize = 13;
     /// Multicast.
     pub const COPIES: usize = 14;
+    pub const PACER: usize = 15;
 }
 /// Number of doors.
-pub const DOORS: usize = 15;
+pub const DOORS: usize = 16;
 
 /// Who takes the rows of a table, as a bit set over [`door`].
 const fn takers(table: u8) -> u64 {
     use door::*;
     match table {
         id::QP_STATE => 1 << QP_STATE,
-        id::QP_ADDRESS => 1 << TRANSMIT,
+        id::QP_ADDRESS => 1 << TRANSMIT | 1 << PACER,
         id::AH => 1 << REQUESTER | 1 << TRANSMIT,
-        id::QP_SEND => 1 << SEND_QUEUE | 1 << DOORBELL | 1 << REQUESTER | 1 << COMPLETER | 1 << LANDING | 1 << TRANSMIT,
+        id::QP_SEND => {
+            let engines = 1 << REQUESTER | 1 << COMPLETER | 1 << LANDING | 1 << TRANSMIT | 1 << PACER;
+            1 << SEND_QUEUE | 1 << DOORBELL | engines
+        }
         // The completer expects responses from the peer that requests come from.
         id::QP_RECV => 1 << RECV_QUEUE | 1 << DOORBELL | 1 << RESPONDER | 1 << RESPOND | 1 << COMPLETER | 1 << LANDING,
         id::SRQ => 1 << RECV_QUEUE,
         id::CQ => 1 << COMPLETION | 1 << DOORBELL,
         id::EQ => 1 << EVENT | 1 << DOORBELL,
         id::KEY => 1 << MMU,
-        id::GID => 1 << INGRESS | 1 << TRANSMIT,
+        id::GID => 1 << INGRESS | 1 << TRANSMIT | 1 << PACER,
         id::PORT | id::MULTICAST => 1 << INGRESS,
         id::MEMBER => 1 << COPIES,
+        id::PACE => 1 << PACER | 1 << REQUESTER | 1 << RESPOND,
         _ => 0,
     }
 }

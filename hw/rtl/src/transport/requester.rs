@@ -23,6 +23,9 @@
 //! A QP stops (its *open* bit falls) when its window or its READs are used up, at a fence, or at a fault; a kick opens it again.
 //! A kick that crosses a QP in front or engine keeps it open, so none is lost. It counts a cycle after it came.
 //!
+//! A *paced* QP stops behind each frame, though its turn goes on, until the pacer kicks it ([`PaceGate`]): whatever else opens it, a
+//! pick finds that it waits.
+//!
 //! An operation that concerns this NIC alone has a record of no PSNs. The completer is told of it as of a fault, and executes it
 //! when all before it is done; until it is done itself nothing behind it goes. It is told again when a go back has led here again.
 //!
@@ -45,6 +48,7 @@ use super::{
     requester_wqe::{Piece, Wqe, bytes_of_sge, opcode_of, piece_of, sges_of, wqe_of},
 };
 use crate::{
+    congestion::PaceGate,
     msg::{
         Acked, EpochMark, GoBack, Pick, Qp, QpView, QueueIndex, QueueView, Record, SendFault, Sent, TxFault, TxHead,
         TxSeg, numbers,
@@ -55,7 +59,7 @@ use crate::{
 use abi::{
     queue::{sge, ud_target},
     status::counter,
-    table::{address_handles, id, qp_send, qp_state, qp_type, verdict},
+    table::{address_handles, id, pace, qp_send, qp_state, qp_type, verdict},
 };
 use hdl::prelude::*;
 
@@ -145,6 +149,9 @@ pub struct Requester<const N: usize> {
     pub back: Sink<GoBack>,
     /// Something was acknowledged, or a wait is over.
     pub kick: Sink<Qp>,
+    /// The pacer lets this QP go on. It goes first.
+    pub pace: Signal<In, Qp>,
+    pub paces: Signal<In, Bit>,
     /// Reads what is acknowledged, on `acked` from two cycles later until the next. The completer writes it before it kicks.
     pub acked_re: Signal<Out, Bit>,
     pub acked_addr: Signal<Out, Qp>,
@@ -181,7 +188,7 @@ pub struct Requester<const N: usize> {
     /// First block of a WQE that the firmware decides upon, by `qp_send::VERDICT` in a row of its QP.
     pub ask: Signal<Out, QueueIndex>,
     pub asks: Signal<Out, Bit>,
-    /// QP_SEND rows; a read gives the next PSN, and whether all is drained. And AH rows.
+    /// QP_SEND rows; a read gives the next PSN, and whether all is drained. And AH and PACE rows.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
     pub flip: Signal<In, Bit>,
@@ -213,6 +220,10 @@ pub struct Requester<const N: usize> {
     kicked: Reg<Bit>,
     kicks: Reg<Bit>,
     kick_q: DFF<Qp>,
+    pace_gate: PaceGate,
+    /// The kick is the pacer's. A frame has begun.
+    paces_q: Reg<Bit>,
+    begun: Reg<Bit>,
     wqe: Reg<Wqe>,
     /// How full its queue was.
     queue: DFF<QueueView>,
@@ -262,14 +273,16 @@ pub struct Requester<const N: usize> {
 }
 
 impl<const N: usize> Requester<N> {
-    /// The requester of N QPs. `late`: blocks of the send queues come three cycles after they are asked for, not two.
-    pub fn new(late: bool) -> Self {
+    /// The requester of N QPs. `late`: blocks of the send queues come three cycles after they are asked for, not two; `paces`: the core
+    /// has a pacer.
+    pub fn new(late: bool, paces: bool) -> Self {
         assert!(is_size(N), "{N} QPs");
         Requester {
             progress: GuardedTable::new(N, "block"),
             attributes: GuardedTable::new(N, ""),
             handles: Ram::default().rows(address_handles(N)).style("distributed").at_once(),
             front: Front::new(late),
+            pace_gate: PaceGate::new(N, paces),
             _late: Hidden(late),
             ..Default::default()
         }
@@ -293,7 +306,7 @@ impl<const N: usize> Logic for Requester<N> {
     fn update(&mut self) {
         regs!(self, clock, rst, state, work, other, context, now, store, consumed, kicked, wqe, holds, fresh, compared);
         regs!(self, clock, rst, unsure, differs, opens, gate, inlines, inline_valid, stale, beyond, kicks, asks_q);
-        regs!(self, clock, rst, told);
+        regs!(self, clock, rst, told, paces_q, begun);
         dff_setup!(
             self, clock, other_work, whose, queue, sges, block, taker, recall, left, entry, at, want, packet, gaps
         );
@@ -315,7 +328,7 @@ impl<const N: usize> Logic for Requester<N> {
             news,
             drained
         );
-        clock!(self, clock, progress, attributes, handles);
+        clock!(self, clock, progress, attributes, handles, pace_gate);
         clock_reset!(self, clock, rst, gates, front);
         let state = self.state.q.val();
         let work = self.work.q.val();
@@ -357,9 +370,11 @@ impl<const N: usize> Logic for Requester<N> {
         let numbers: Qp = elab!(numbers(N));
 
         // ---- Kicks: open the QP, and keep it open if it is in front or engine.
-        self.kick.ready.next = true;
-        self.kicks.d.next = self.kick.valid.val();
-        self.kick_q.d.next = self.kick.data.val() & numbers;
+        let paces = self.paces.val();
+        self.kick.ready.next = !paces;
+        self.kicks.d.next = self.kick.valid.val() || paces;
+        self.kick_q.d.next = (if paces { self.pace.val() } else { self.kick.data.val() }) & numbers;
+        self.paces_q.d.next = paces;
         let kick = self.kick_q.q.val();
         let kicks = self.kicks.q.val();
         self.front.kick.next = kick;
@@ -397,6 +412,19 @@ impl<const N: usize> Logic for Requester<N> {
         if self.inline_data.ready.val() {
             self.inline_valid.d.next = false;
         }
+
+        // ---- Pace: each frame closes its QP, in the cycle behind it.
+        self.pace_gate.qpn.next = context.qpn;
+        self.pace_gate.sends.next = self.begun.q.val();
+        self.pace_gate.kick.next = kick;
+        self.pace_gate.kicks.next = self.paces_q.q.val();
+        self.pace_gate.we.next = false;
+        let paces_row = req.table == id::PACE;
+        self.pace_gate.paced.next = paces_row && row.get_bits::<28>(elab!(pace::QUOTA.lsb)).any();
+        self.begun.d.next = fires && opens_frame;
+        // Nothing was sent in this pick.
+        let untouched = self.budget.q.val().get_bit(elab!(QUANTUM.ilog2() as usize));
+        let early = self.pace_gate.waits.val() && untouched;
 
         // ---- Reads of further blocks: inline data and the next WQE in good time.
         let blocks = wqe.is_inline && wqe.blocks.get_bits::<2>(1).any();
@@ -522,7 +550,8 @@ impl<const N: usize> Logic for Requester<N> {
                 self.recall.d.next = if now.offset.any() { now.record - 1 } else { now.record };
                 self.compared.d.next = true;
                 self.differs.d.next = false;
-                self.state.d.next = if wrong { State::Idle } else { State::Find };
+                closes = early && !wrong;
+                self.state.d.next = if wrong || early { State::Idle } else { State::Find };
             }
             State::Find => {
                 self.stretch.d.next = piece_of(sges, entry, at, want);
@@ -687,8 +716,10 @@ impl<const N: usize> Logic for Requester<N> {
                         let loads = writes
                             && (row.get_bit(elab!(qp_send::LOAD.lsb)) || row.get_bit(elab!(qp_send::RESUME.lsb)));
                         self.attributes.we.next = writes;
+                        let ends = writes && row.get_bit(elab!(qp_send::LOAD.lsb));
+                        self.pace_gate.we.next = req.write && paces_row || ends;
                         self.handles.we.next = req.write && req.table == id::AH;
-                        opens = writes;
+                        opens = writes || req.write && paces_row;
                         // Of the one that was asked about; or its queue begins anew.
                         let decided: Bits<4> = row.get_bits::<4>(elab!(qp_send::VERDICT.lsb));
                         let decides = writes && decided.any();
@@ -899,7 +930,7 @@ impl<const N: usize> Logic for Requester<N> {
         self.gates.set_at[1].next = context.qpn;
         self.gates.set[2].next = false;
         self.gates.set_at[2].next = 0.into();
-        self.gates.clear.next = closes;
+        self.gates.clear.next = closes || self.pace_gate.closes.val();
         self.gates.clear_at.next = context.qpn;
         self.gates.drop.next = false;
         self.gates.drop_group.next = 0.into();

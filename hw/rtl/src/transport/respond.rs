@@ -26,6 +26,9 @@
 //! An atomic is answered like a READ of no bytes, with what `memory/atomics` has saved in its resource. While that is not done its QP
 //! is left alone, until it says so (`done`).
 //!
+//! Behind each READ response of a *paced* QP its next one waits for the pacer's kick, though the turn goes on ([`PaceGate`]). Who waits is
+//! served no READ, and the kick has it served again; of what it owes no READ, ACK or NAK, nothing waits.
+//!
 //! It serves a QP only while both outputs are free, so it never holds a packet while the transmit side stands still, and
 //! intake goes on. Intake waits for qp_state alone, with the error of an atomic that the host refused, and that waits for events.
 
@@ -33,13 +36,14 @@ use super::opcode::{mtu_bytes, psns_to_bytes};
 use super::respond_rules::*;
 use super::responder_rules::loads;
 use crate::{
+    congestion::PaceGate,
     msg::*,
     queue::flags::{Flags, Scan},
     stream::{BadRow, GuardedTable, Sink, Source, TablePort, narrow},
 };
 use abi::{
     status::{cause, counter},
-    table::{access, qp_recv, qp_state},
+    table::{access, id, pace, qp_recv, qp_state},
     wire::{op, syndrome},
 };
 use hdl::prelude::*;
@@ -65,7 +69,7 @@ enum State {
 }
 
 /// See the module. N: QPs.
-#[derive(LogicBlock)]
+#[derive(LogicBlock, Default)]
 pub struct Respond<const N: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -89,6 +93,9 @@ pub struct Respond<const N: usize> {
     /// An atomic of this QP is done.
     pub done: Signal<In, Bit>,
     pub done_qp: Signal<In, Qp>,
+    /// The pacer lets this QP go on.
+    pub pace: Signal<In, Qp>,
+    pub paces: Signal<In, Bit>,
     /// Serves the responder: READs answered, two cycles later.
     pub reads_re: Signal<In, Bit>,
     pub reads_addr: Signal<In, Qp>,
@@ -99,7 +106,7 @@ pub struct Respond<const N: usize> {
     pub view_re: Signal<Out, Bit>,
     pub view_addr: Signal<Out, Qp>,
     pub view: Signal<In, QpView>,
-    /// QP_RECV rows.
+    /// QP_RECV and PACE rows.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
     pub flip: Signal<In, Bit>,
@@ -135,6 +142,9 @@ pub struct Respond<const N: usize> {
     reads_q: DFF<Bits<8>>,
     work: Flags<N>,
     scan: Scan<N>,
+    pace_gate: PaceGate,
+    pace_q: DFF<Qp>,
+    paces_q: Reg<Bit>,
 
     qp: DFF<Qp>,
     /// Intakes since a QP was served; they are enough.
@@ -168,80 +178,17 @@ pub struct Respond<const N: usize> {
     count_q: Reg<Bits<64>>,
 }
 
-impl<const N: usize> Default for Respond<N> {
-    fn default() -> Self {
+impl<const N: usize> Respond<N> {
+    /// The response engine of N QPs. `paces`: the core has a pacer.
+    pub fn new(paces: bool) -> Self {
         Respond {
-            clock: Default::default(),
-            rst: Default::default(),
-            go: Default::default(),
-            soon: Default::default(),
-            soon_valid: Default::default(),
-            seg: Default::default(),
-            quick: Default::default(),
-            epoch: Default::default(),
-            queued: Default::default(),
-            gone: Default::default(),
-            res_re: Default::default(),
-            res_addr: Default::default(),
-            res: Default::default(),
-            done: Default::default(),
-            done_qp: Default::default(),
-            reads_re: Default::default(),
-            reads_addr: Default::default(),
-            reads: Default::default(),
-            fault: Default::default(),
-            error: Default::default(),
-            view_re: Default::default(),
-            view_addr: Default::default(),
-            view: Default::default(),
-            table: Default::default(),
-            count: Default::default(),
-            flip: Default::default(),
-            bad: Default::default(),
-            state: Default::default(),
-            row_due: Default::default(),
-            early: Default::default(),
-            other: Default::default(),
-            writes: Default::default(),
-            late: Default::default(),
-            idle: Default::default(),
-            first: Default::default(),
-            serves: Default::default(),
-            faulty: Default::default(),
-            refused: Default::default(),
             // Few bits: where the rows are few, too, no RAM is spent on them.
             attributes: GuardedTable::new(N, narrow(N)),
             debts: GuardedTable::new(N, "block"),
             slots_of: Ram::default().rows(N).style("distributed").at_once(),
             answered: Ram::default().rows(N).style("distributed").at_once(),
-            reads_now: Default::default(),
-            reads_q: Default::default(),
-            work: Default::default(),
-            scan: Default::default(),
-            qp: Default::default(),
-            intakes: Default::default(),
-            enough: Default::default(),
-            slots: Default::default(),
-            debt: Default::default(),
-            counts: Default::default(),
-            at_once: Default::default(),
-            reply: Default::default(),
-            standing: Default::default(),
-            before: Default::default(),
-            left: Default::default(),
-            len: Default::default(),
-            ended: Default::default(),
-            turn: Default::default(),
-            seg_valid: Default::default(),
-            quick_valid: Default::default(),
-            seg_q: Default::default(),
-            mark_valid: Default::default(),
-            mark_q: Default::default(),
-            error_valid: Default::default(),
-            error_q: Default::default(),
-            rvalid: Default::default(),
-            rdata: Default::default(),
-            count_q: Default::default(),
+            pace_gate: PaceGate::new(N, paces),
+            ..Default::default()
         }
     }
 }
@@ -251,13 +198,13 @@ impl<const N: usize> Logic for Respond<N> {
     fn update(&mut self) {
         regs!(self, clock, rst, state, row_due, early, writes, late, idle, first, serves, faulty, refused, intakes);
         regs!(self, clock, rst, enough);
-        regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q);
+        regs!(self, clock, rst, seg_valid, quick_valid, mark_valid, error_valid, rvalid, count_q, paces_q);
         dff_setup!(
             self, clock, other, reads_now, reads_q, qp, slots, debt, counts, at_once, reply, standing, before, left,
             len, ended
         );
-        dff_setup!(self, clock, turn, seg_q, mark_q, error_q, rdata);
-        clock!(self, clock, attributes, debts, slots_of, answered);
+        dff_setup!(self, clock, turn, seg_q, mark_q, error_q, rdata, pace_q);
+        clock!(self, clock, attributes, debts, slots_of, answered, pace_gate);
         clock_reset!(self, clock, rst, work, scan);
 
         let state = self.state.q.val();
@@ -283,6 +230,7 @@ impl<const N: usize> Logic for Respond<N> {
         let outputs_free = !self.seg_valid.q.val() && !self.quick_valid.q.val() && mark_free;
         let row_due = self.row_due.q.val();
         let in_bus = state == State::Bus;
+        let paces_row = table.table == id::PACE;
         self.row_due.d.next = self.table.valid.val() && !in_bus;
         let take_row = row_due && mark_free;
         let take_fault = self.fault.valid.val() && !self.error_valid.q.val();
@@ -381,6 +329,17 @@ impl<const N: usize> Logic for Respond<N> {
         }
         self.rvalid.d.next = false;
 
+        // Pace: a READ response makes its QP wait.
+        self.pace_q.d.next = self.pace.val() & numbers;
+        self.paces_q.d.next = self.paces.val();
+        self.pace_gate.qpn.next = qp;
+        self.pace_gate.sends.next = state == State::Account;
+        self.pace_gate.we.next = in_bus && table.write && (paces_row || loads(table.row));
+        self.pace_gate.paced.next = paces_row && table.row.get_bits::<28>(elab!(pace::QUOTA.lsb)).any();
+        self.pace_gate.kick.next = self.pace_q.q.val();
+        self.pace_gate.kicks.next = self.paces_q.q.val();
+        let waits = self.pace_gate.waits.val();
+
         // A reply, and how it stands to the row.
         let reply = go.reply;
         self.reply.d.next = reply;
@@ -389,7 +348,7 @@ impl<const N: usize> Logic for Respond<N> {
         let counts = may_send && meant && (faulty || !row.silent);
         // Not before those whose turn it is.
         let their_turn = self.enough.q.val() && self.scan.pick.valid.val();
-        let may_at_once = reply.read && !reply.again && !reply.atomic && outputs_free && !their_turn;
+        let may_at_once = reply.read && !reply.again && !reply.atomic && outputs_free && !their_turn && !waits;
         let at_once = may_at_once && counts && !row.count.any();
         self.counts.d.next = counts;
         self.at_once.d.next = at_once;
@@ -466,7 +425,7 @@ impl<const N: usize> Logic for Respond<N> {
                 next = State::ReadWait;
                 if table.write {
                     next = State::Idle;
-                    self.writes.d.next = loads(table.row);
+                    self.writes.d.next = loads(table.row) && !paces_row;
                     self.debt.d.next = Debt {
                         count: 0.into(),
                         fresh: 0.into(),
@@ -484,7 +443,7 @@ impl<const N: usize> Logic for Respond<N> {
                         framed: false,
                         frame: 0.into(),
                     };
-                    self.mark_valid.d.next = loads(table.row);
+                    self.mark_valid.d.next = loads(table.row) && !paces_row;
                     self.mark_q.d.next = EpochMark { qpn: qp, epoch: 0.into() };
                 }
             }
@@ -537,7 +496,7 @@ impl<const N: usize> Logic for Respond<N> {
                     next = State::Fault;
                     count = count.replace_bit(counter::STALE_GENERATION, !meant);
                 } else if may_send && row.count.any() {
-                    next = State::Place;
+                    next = if waits { State::Idle } else { State::Place };
                 } else if may_send && row.ack {
                     // Behind the READ responses, if any may still be in the ring.
                     let behind = row.framed && (self.gone.val() - row.frame).get_bit(15);
@@ -658,7 +617,7 @@ impl<const N: usize> Logic for Respond<N> {
         self.first.d.next = if idle { go_next && here } else { next == State::Take };
         self.serves.d.next = state == State::Resource;
 
-        self.attributes.we.next = in_bus && table.write;
+        self.attributes.we.next = in_bus && table.write && !paces_row;
         self.attributes.waddr.next = table.index;
         self.attributes.wdata.next = Attributes {
             mtu: table.row.get_bits::<3>(elab!(qp_recv::MTU.lsb)),
@@ -686,12 +645,13 @@ impl<const N: usize> Logic for Respond<N> {
         self.reads_q.d.next = self.reads_now.q.val();
         self.reads.next = self.reads_q.q.val();
 
-        self.work.set[0].next = writes && (debt.count.any() || debt.ack);
+        // Or it may have waited for a rate that has ended.
+        self.work.set[0].next = writes && (debt.count.any() || debt.ack) || in_bus && table.write && paces_row;
         self.work.set_at[0].next = qp;
         self.work.set[1].next = self.done.val();
         self.work.set_at[1].next = self.done_qp.val();
-        self.work.set[2].next = false;
-        self.work.set_at[2].next = 0.into();
+        self.work.set[2].next = self.pace_gate.frees.val();
+        self.work.set_at[2].next = self.pace_q.q.val();
         self.work.clear.next = serve;
         self.work.clear_at.next = qp;
         self.work.drop.next = false;

@@ -5,13 +5,13 @@ use super::respond::Respond;
 use crate::msg::*;
 use abi::{
     status::{cause, counter},
-    table::{id, qp_recv, qp_state},
+    table::{id, pace, qp_recv, qp_state},
     wire::op,
 };
 use hdl::prelude::*;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use verilate::{
     Model,
     bench::{self, Actor, Sink, Source, Stall},
@@ -128,6 +128,11 @@ struct Around {
     /// Atomics that are not done; QPs of those that are, and this is not told.
     pending: VecDeque<(usize, usize)>,
     told: VecDeque<u64>,
+    /// QPs whose number has bit 1 set are paced: when each is kicked, behind its last READ response, if ever; and what it sent since it was.
+    paced: bool,
+    kicks: BTreeMap<u64, u64>,
+    never: bool,
+    sent: Vec<u64>,
 }
 
 impl Actor for Around {
@@ -179,6 +184,13 @@ impl Actor for Around {
                 self.qps[q].atomics[slot] = Some(true);
                 self.told.push_back(q as u64);
             }
+        }
+        let kick = self.kicks.iter().find(|k| *k.1 <= m.cycle() && !self.never).map(|k| *k.0);
+        m.set("paces", kick.is_some().into());
+        if let Some(q) = kick {
+            m.set("pace", q);
+            self.kicks.remove(&q);
+            self.sent[q as usize] = 0;
         }
         m.set("epoch.ready", self.rng.random_bool(0.7).into());
         m.set("queued", self.queued as u64);
@@ -259,6 +271,14 @@ impl Actor for Around {
                     assert!(!self.ring.contains(&q) && !self.coming.contains(&q), "overtakes a READ response");
                     self.quick += 1;
                 }
+                if want.0 != op::ACK && self.paced && q & 2 != 0 {
+                    // A turn at most.
+                    let frames = &mut self.sent[q as usize];
+                    *frames += 1;
+                    let mtu = self.qps[q as usize].mtu;
+                    assert!(*frames * mtu <= 4096, "QP {q} sends {frames} frames of {mtu} without a kick");
+                    self.kicks.insert(q, m.cycle() + self.rng.random_range(6..300));
+                }
                 if want.0 == op::ACK {
                     *if want.5 >> 5 == 0 { &mut self.acks } else { &mut self.naks } += 1;
                 }
@@ -284,16 +304,31 @@ impl Actor for Around {
 }
 
 fn model() -> Model {
-    Model::of(Respond::<QPS>::default, options()).unwrap()
+    Model::of(|| Respond::<QPS>::new(true), options()).unwrap()
 }
 
 fn load(m: &mut Model, q: usize, mtu: u64) {
+    load_paced(m, q, mtu, false);
+}
+
+fn load_paced(m: &mut Model, q: usize, mtu: u64, paced: bool) {
     let mut row = [0; 64];
     put(&mut row, qp_recv::MTU, (mtu / 256).trailing_zeros() as u64 + 1);
     put(&mut row, qp_recv::LOAD, 1);
     put(&mut row, qp_recv::PD, 0x700 + q as u64);
     m.set("epoch.ready", 1); // a QP that is loaded begins with an epoch
     write_row(m, id::QP_RECV, q as u64, &row);
+    if paced && q & 2 != 0 {
+        pace(m, q, 0x88 | 1 << 20);
+    }
+}
+
+fn pace(m: &mut Model, q: usize, quota: u64) {
+    // Other bits would load, were they in another row.
+    let mut row = [0; 64];
+    put(&mut row, pace::QUOTA, quota);
+    put(&mut row, pace::BURST, 0xff);
+    write_row(m, id::PACE, q as u64, &row);
 }
 
 fn around(m: &Model, qps: Vec<Reference>, seed: u64) -> Around {
@@ -317,6 +352,10 @@ fn around(m: &Model, qps: Vec<Reference>, seed: u64) -> Around {
         replies: VecDeque::new(),
         pending: VecDeque::new(),
         told: VecDeque::new(),
+        paced: false,
+        kicks: BTreeMap::new(),
+        never: false,
+        sent: vec![0; QPS],
     }
 }
 
@@ -365,10 +404,11 @@ fn random_replies_leave_in_order_of_their_requests() {
                 psn += length.div_ceil(r.mtu).max(1);
             }
             psns.push((0usize, start));
-            load(&mut m, q, r.mtu);
+            load_paced(&mut m, q, r.mtu, true);
         }
         let active = rng.random_range(1..QPS);
         let mut a = around(&m, qps.clone(), seed);
+        a.paced = true;
         let mut go = Source::new(&m, "go", stall, seed);
         let mut fault = Source::new(&m, "fault", Stall::Rate(0.99), seed);
         let mut seg = Sink::new(&m, "seg", stall, seed + 1);
@@ -479,6 +519,57 @@ fn run(resources: &[(u64, u64, u64, u64, u64)], replies: &[(u64, Reply)], faults
     let start = m.cycle();
     bench::run(&mut m, &mut [&mut go, &mut fault, &mut a, &mut seg, &mut quick, &mut error], 100_000);
     (a.frames, m.cycle() - start - 32, a)
+}
+
+/// QPs 1 and 2, of which the second is paced, and what they have sent when QP 2 was kicked so often.
+#[test]
+fn a_paced_qp_answers_reads_by_turns_and_acks_at_once() {
+    let resources = [(100, 0x5000, 7, 10_000, 1), (110, 0x9000, 7, 100, 2)];
+    let mut m = model();
+    m.reset();
+    let mut qps = vec![Reference { mtu: 1024, ..Default::default() }; QPS];
+    for (q, r) in qps.iter_mut().enumerate() {
+        r.resources[..2].copy_from_slice(&resources);
+        load_paced(&mut m, q, 1024, true);
+    }
+    let mut a = around(&m, qps, 1);
+    (a.paced, a.never, a.drain) = (true, true, false);
+    let mut go = Source::new(&m, "go", Stall::Never, 1);
+    let mut seg = Sink::new(&m, "seg", Stall::Never, 2);
+    let mut quick = Sink::new(&m, "quick", Stall::Never, 3);
+    // An ACK goes at once, behind a READ it waits for that.
+    push(&mut go, &mut a, 2, ack(99, 0, 0x1f));
+    (0..300).for_each(|_| bench::cycle(&mut m, &mut [&mut go, &mut a, &mut seg, &mut quick]));
+    for q in [1, 2] {
+        push(&mut go, &mut a, q, read(100, 0, false));
+        push(&mut go, &mut a, q, read(110, 1, false));
+        push(&mut go, &mut a, q, ack(111, 3, 0x1f));
+    }
+    // By kicks of QP 2: frames of 1 and 2, the ACK of before among them. What wakes the QP meanwhile changes nothing.
+    let sent = |a: &Around, q| a.order.iter().filter(|o| **o == q).count();
+    for kicks in 0..5 {
+        for round in 0..6 {
+            a.told.extend([2].into_iter().filter(|_| round < 5));
+            bench::run(&mut m, &mut [&mut go, &mut a, &mut seg, &mut quick], 100_000);
+            (0..40).for_each(|_| bench::cycle(&mut m, &mut [&mut go, &mut a, &mut seg, &mut quick]));
+        }
+        // The end of a READ ends a turn, too.
+        let want = [1 + 4, 1 + 8, 1 + 10, 1 + 11 + 1, 1 + 11 + 1][kicks];
+        assert_eq!((sent(&a, 1), sent(&a, 2)), (10 + 1 + 1, want), "after {kicks} kicks");
+        a.kicks.insert(2, 0);
+        a.never = false;
+        bench::cycle(&mut m, &mut [&mut go, &mut a, &mut seg, &mut quick]);
+        a.never = true;
+    }
+    // A READ that comes while it owes nothing waits for kicks as well.
+    push(&mut go, &mut a, 2, read(100, 0, true));
+    (0..200).for_each(|_| bench::cycle(&mut m, &mut [&mut go, &mut a, &mut seg, &mut quick]));
+    assert_eq!(sent(&a, 2), 13 + 4);
+    // Until its rate ends.
+    pace(&mut m, 2, 0);
+    a.paced = false;
+    (0..200).for_each(|_| bench::cycle(&mut m, &mut [&mut go, &mut a, &mut seg, &mut quick]));
+    assert_eq!(sent(&a, 2), 13 + 10);
 }
 
 #[test]

@@ -90,6 +90,13 @@ impl Bench {
         }
     }
 
+    /// Posts a signaled WRITE of 512 bytes.
+    pub(super) fn write_of_512(&mut self, q: usize) {
+        let message = Message { opcode: send_op::WRITE, length: 512, signaled: true, ..self.random_frame(q) };
+        let message = Message { sges: vec![(0x1000, 7, 512)], inline_data: None, blocks: 1, claims: 1, ..message };
+        self.post(q, message);
+    }
+
     /// A SEND of the raw QP: a frame of 14 to 9,216 bytes.
     pub(super) fn random_frame(&mut self, q: usize) -> Message {
         let rng = &mut self.rng;

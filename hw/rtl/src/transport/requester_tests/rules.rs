@@ -16,7 +16,7 @@ fn random_traffic(seed: u64, cycles: usize, loss: f64, breaks: bool) {
 
 fn traffic(mut b: Bench, cycles: usize, loss: f64, breaks: bool) {
     let active = b.active;
-    b.raw = true;
+    (b.raw, b.paced) = (true, true);
     for q in 0..active {
         let (psn, mtu) = (start_psn(&mut b.rng), b.rng.random_range(1..=5));
         b.load_now(q, psn, mtu);
@@ -108,7 +108,55 @@ fn traffic(mut b: Bench, cycles: usize, loss: f64, breaks: bool) {
          {probes} probes, {locals} local operations, {changes} changed, {} loads",
         b.done, b.loads
     );
-    assert!(b.done > 200 && backs > 5 && probes > 20 && locals > 20);
+    assert!(b.done > 200 && backs > 5 && probes > 20 && locals > 20 && b.paces_done > 100);
+}
+
+/// ACKs open it, and go backs, yet it sends no more than a turn until it is kicked, which it then does.
+#[test]
+fn a_paced_qp_sends_a_turn_for_each_kick() {
+    let mut b = Bench::new(1, 3);
+    b.paced = true;
+    b.load_now(2, 100, 3);
+    b.delay = 20;
+    for _ in 0..30 {
+        b.write_of_512(2);
+    }
+    b.pairs[2].fetched = b.pairs[2].posted;
+    for kicks in 0..5 {
+        for cycle in 0..2000 {
+            b.paces.clear();
+            b.cycle();
+            if cycle == 1000 && b.pairs[2].psn != b.pairs[2].acked {
+                b.go_back(2, b.pairs[2].acked);
+            }
+        }
+        // Eight frames of 512 bytes.
+        assert_eq!(b.frames, [8, 16, 24, 30, 30][kicks], "after {kicks} kicks");
+        b.paces.insert(2, 0);
+        b.cycle();
+    }
+    assert_eq!(b.done, 30);
+}
+
+/// It waits for a kick that will not come.
+#[test]
+fn a_qp_whose_rate_ends_goes_on() {
+    let mut b = Bench::new(1, 3);
+    b.paced = true;
+    b.load_now(2, 100, 3);
+    for _ in 0..30 {
+        b.write_of_512(2);
+    }
+    b.pairs[2].fetched = b.pairs[2].posted;
+    for _ in 0..2000 {
+        b.paces.clear();
+        b.cycle();
+    }
+    assert_eq!(b.frames, 8);
+    b.paced = false;
+    b.pace(2, 0);
+    (0..2000).for_each(|_| b.cycle());
+    assert_eq!((b.frames, b.done), (30, 30));
 }
 
 #[test]
@@ -153,6 +201,12 @@ fn a_local_operation_that_is_done_before_it_is_told_of_holds_nobody_back() {
 #[test]
 fn a_wqe_that_was_acknowledged_after_its_pick_is_no_fault() {
     random_traffic(14371303253874534969, 60_000, 0.0, false);
+}
+
+/// The same, of the inline data behind its first block.
+#[test]
+fn inline_data_of_what_was_acknowledged_as_it_was_sent_may_be_another_wqes() {
+    random_traffic(7459245043871873599, 60_000, 0.0, false);
 }
 
 #[test]
