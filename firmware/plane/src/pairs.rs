@@ -13,6 +13,7 @@
 //! to RESET     cleared         cleared                       RESET (first), a drain between and behind
 //! in a state   if attributes   if attributes   if address
 //! ```
+//! A rate (PACE) ends when the send queue is loaded.
 //! In INIT both queues are loaded, so that receives can be posted, and so that ERR finds queues to flush.
 
 use crate::{
@@ -25,9 +26,10 @@ use crate::{
 };
 use abi::{
     Field,
-    cmd::{QKEY, attr, create_ah, create_qp, head, modify_qp as m, query_qp, result},
+    bar::PACES,
+    cmd::{BURST, QKEY, QUOTA, attr, create_ah, create_qp, head, modify_qp as m, query_qp, result},
     queue::{MAX_RECV_LOG2, MAX_SGE, WQE_BLOCK, event},
-    table::{NOBODY, id, qp_address, qp_recv, qp_recv_read, qp_send, qp_state, qp_state_row, qp_type},
+    table::{NOBODY, id, pace, qp_address, qp_recv, qp_recv_read, qp_send, qp_state, qp_state_row, qp_type},
     wire::qkey::{PRIVILEGED, QP1},
 };
 
@@ -278,6 +280,11 @@ impl Plane<'_> {
             set(&mut self.qps[n].attributes, kept(m::PATH_MTU), code);
         }
         self.write_rows(hw, n, (from, to), mask, get(c, m::SQ_INDEX));
+        if mask & attr::RATE_LIMIT != 0 {
+            // Behind the row that loads the queue.
+            const { assert!(pace::QUOTA.lsb == 0 && pace::BURST.lsb == 32) };
+            hw.commit(id::PACE, n as u32, &c[QUOTA.lsb / 32..][..2]);
+        }
         Ok(())
     }
 
@@ -328,6 +335,10 @@ impl Plane<'_> {
         }
         if given(attr::MAX_DEST_RD_ATOMIC) {
             check(get(c, m::MAX_DEST_READS) <= self.limits.reads, m::MAX_DEST_READS)?;
+        }
+        if given(attr::RATE_LIMIT) {
+            supported(self.limits.words[1] & PACES != 0, QUOTA)?;
+            check(get(c, BURST) << 22 >= get(c, QUOTA), BURST)?;
         }
         if given(attr::AV) {
             let index = get(c, m::GID) as usize;

@@ -33,7 +33,7 @@ pub fn rule(kind: u8, from: u8, to: u8) -> Option<Rule> {
     let path = of(ALT_PATH | PATH_MIG_STATE, 0);
     let any = of(CUR_STATE, CUR_STATE);
     let pkey = of(PKEY_INDEX, PKEY_INDEX);
-    let live = any | access | path | of_rc(MIN_RNR_TIMER);
+    let live = any | access | path | of_rc(MIN_RNR_TIMER) | RATE_LIMIT;
     let found = match (from, to) {
         (_, RESET) => Some((0, 0)),
         (INIT..=ERR, ERR) => Some((0, 0)),

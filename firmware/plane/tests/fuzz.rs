@@ -2,7 +2,7 @@
 
 mod kit;
 use abi::{
-    cmd::{create_mr, create_qp, head, kind, list_owned, mcast, modify_qp as m, op, result::*},
+    cmd::{BURST, QUOTA, attr, create_mr, create_qp, head, kind, list_owned, mcast, modify_qp as m, op, result::*},
     table::{qp_state::*, qp_type},
 };
 use kit::*;
@@ -26,7 +26,7 @@ impl Random {
 /// A command that is mostly sound.
 fn likely(r: &mut Random, owner: u64) -> Command {
     let n = r.below(12);
-    let c = match r.below(19) {
+    let c = match r.below(20) {
         0 => command(op::CREATE_PD),
         1 => create_eq(),
         2 => create_cq(),
@@ -43,6 +43,10 @@ fn likely(r: &mut Random, owner: u64) -> Command {
         9 => gid6(r.below(4)),
         10 => command(op::QUERY_QP).number(n),
         11 => modify(n, r.below(7) as u8, 0),
+        12 => {
+            let quota = r.below(3) * r.below(1 << 28);
+            modify(n, RTS, attr::RATE_LIMIT).with(QUOTA, quota & 0xfff_ffff).with(BURST, r.below(256))
+        }
         _ => {
             let (state, mask) = [(INIT, TO_INIT), (RTR, TO_RTR), (RTS, TO_RTS), (SQD, 0)][r.below(4) as usize];
             modify(n, state, mask).with(m::GID, r.below(4))

@@ -3,6 +3,7 @@
 
 use abi::{
     Field,
+    bar::PACES,
     cmd::{
         answer, attr, create_ah, create_cq, create_eq, create_mr, create_qp, head, modify_qp as m, op, result, set_gid,
     },
@@ -56,7 +57,7 @@ impl Default for Fake {
             acts: vec![],
             rows: BTreeMap::new(),
             memory: BTreeMap::new(),
-            limits: [8 | 8 << 8 | 10 << 16 | 5 << 24, 18 | 4 << 8 | 7 << 16 | 4 << 24],
+            limits: [8 | 8 << 8 | 10 << 16 | 5 << 24, 18 | 4 << 8 | 7 << 16 | 4 << 24 | PACES],
             port: 1 | 4200 << 16,
             ring: Ring { base: 0x10_0000, log2: 2 },
             producer: 0,
