@@ -8,7 +8,7 @@ use crate::patience::Patience;
 use crate::reg;
 use crate::registers::Registers;
 use abi::Field;
-use abi::cmd::{ANSWER, SLOT, answer, attr, create_mr, create_qp, head, mcast, modify_qp, op, result, set_vfs};
+use abi::cmd::{ANSWER, QUOTA, SLOT, answer, attr, create_mr, create_qp, head, mcast, modify_qp, op, result, set_vfs};
 use abi::table::qp_type;
 use std::sync::{Arc, Mutex};
 
@@ -180,6 +180,7 @@ fn feature(command: &Command, lsb: u64) -> String {
             found.map_or_else(|| format!("queue pairs of type {number}"), |v| format!("queue pairs of type {}", v.0))
         }
         _ if opcode == op::CREATE_MR && lsb == create_mr::ON_DEMAND.lsb as u64 => "on-demand paging (ON_DEMAND)".into(),
+        _ if gives_rate(command) && lsb == QUOTA.lsb as u64 => "rate limits of queue pairs (RATE_LIMIT)".into(),
         _ if opcode == op::SET_VFS && lsb == set_vfs::COUNT.lsb as u64 => {
             format!("SR-IOV: it has no virtual functions, not {}", set_vfs::COUNT.get(&command.bytes))
         }
@@ -187,8 +188,17 @@ fn feature(command: &Command, lsb: u64) -> String {
     }
 }
 
+/// It sets a rate: two fields have other names.
+fn gives_rate(command: &Command) -> bool {
+    let mask = modify_qp::MASK.get(&command.bytes) as u32;
+    head::OPCODE.get(&command.bytes) as u8 == op::MODIFY_QP && mask & attr::RATE_LIMIT != 0
+}
+
 /// The field of the command's layout that starts at bit `lsb`.
 fn field_name(command: &Command, lsb: u64) -> String {
+    if let Some(f) = [QUOTA, BURST].iter().find(|f| gives_rate(command) && f.lsb as u64 == lsb) {
+        return f.name.into();
+    }
     use abi::cmd::*;
     let layout = match head::OPCODE.get(&command.bytes) as u8 {
         op::CREATE_MR => create_mr::LAYOUT,
@@ -228,6 +238,7 @@ mod tests {
     #[test]
     fn a_refusal_names_field_attribute_and_feature() {
         let modify = || Command::new(op::MODIFY_QP, 1);
+        let rate = || modify().with(modify_qp::MASK, attr::RATE_LIMIT.into());
         let mask = |bit: u64| modify_qp::MASK.lsb as u64 + bit;
         for (c, code, field, why) in [
             (modify(), result::MISSING_ATTRIBUTE, 15, "MODIFY_QP: attribute MIN_RNR_TIMER is missing"),
@@ -268,6 +279,8 @@ mod tests {
                 set_vfs::COUNT.lsb as u64,
                 "SET_VFS: this device does not do SR-IOV: it has no virtual functions, not 4",
             ),
+            (rate(), result::UNSUPPORTED, QUOTA.lsb as u64, "does not do rate limits of queue pairs (RATE_LIMIT)"),
+            (rate(), result::BAD_FIELD, abi::cmd::BURST.lsb as u64, "MODIFY_QP: field BURST is out of range"),
             (
                 Command::new(op::CREATE_AH, 1),
                 result::BAD_FIELD,

@@ -39,6 +39,8 @@ pub struct Limits {
     pub messages: u32,
     /// READs in flight per QP.
     pub reads: u32,
+    /// QPs can have rates.
+    pub rates: bool,
 }
 
 /// An address of the port.
@@ -142,6 +144,7 @@ impl Device {
             pages: power(b, 1),
             messages: power(b, 2),
             reads: power(b, 3),
+            rates: b & bar::PACES != 0,
         };
         if u32::from(options.owner) >= limits.pages {
             return Err(Error::new(format!("doorbell page {} of {}", options.owner, limits.pages)));

@@ -14,6 +14,7 @@ use crate::function::{Error, Result};
 use crate::memory::RingMemory;
 use crate::mr::{Access, Pd, Sge};
 use crate::posted::{Posted, Sharing};
+use crate::rate::RateLimit;
 use crate::srq::SrqHandle;
 use abi::cmd::{QKEY, attr, create_qp, head, modify_qp, op};
 use abi::queue::doorbell::DIRECT_BLOCKS;
@@ -22,7 +23,7 @@ use abi::table::{qp_state, qp_type};
 use abi::wire::qkey;
 use std::marker::PhantomData;
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// State of a QP, as a type.
 pub trait State {}
@@ -201,6 +202,7 @@ pub(crate) struct Body {
     pub(crate) kind: u8,
     /// UD: its own Q_Key.
     pub(crate) qkey: u32,
+    pub(crate) rate: Mutex<Option<RateLimit>>,
     _pd: Pd,
     /// Of the sends, and of the receives.
     cqs: [Arc<CqHandle>; 2],
@@ -339,6 +341,7 @@ impl Pd {
                     .collect(),
                 kind,
                 qkey: 0,
+                rate: Mutex::default(),
                 _pd: self.clone(),
                 cqs: [send_cq.handle.clone(), recv_cq.handle.clone()],
             }),
@@ -364,7 +367,7 @@ impl<S: State, T: Transport> Qp<S, T> {
         })
     }
 
-    fn modify(&self, mask: u32, state: u8, fields: &[(abi::Field, u64)]) -> Result<()> {
+    pub(crate) fn modify(&self, mask: u32, state: u8, fields: &[(abi::Field, u64)]) -> Result<()> {
         let d = &self.body.device;
         let c = d
             .command(op::MODIFY_QP)
@@ -393,6 +396,7 @@ impl<S: State, T: Transport> Qp<S, T> {
         body.shared = Arc::new(Posted::new(log2, cqs, body.kind, sharing));
         device.qps()[body.qpn as usize] = Some(body.shared.clone());
         (body.send.producer, body.recv.producer) = (0, 0);
+        body.rate = Mutex::default();
         drop(alone);
         Ok(self.into_state())
     }
