@@ -14,7 +14,7 @@ const DMA_CYCLES: u64 = 150;
 /// Cycles until all engines have taken a row, and of a drain.
 const TABLE_CYCLES: u64 = 12;
 const DRAIN_CYCLES: u64 = 250;
-/// What src/start.rs leaves for the stack, 7 << 8, but a measure of safety.
+/// What src/start.rs leaves for the stack, 13 << 7, but a measure of safety.
 const STACK: usize = 5 << 8;
 /// Slots of the command ring, as a power of two, and its address.
 const LOG2: u32 = 6;
