@@ -29,7 +29,7 @@ struct Members {
 }
 const _: () = assert!(MEMBERS == 8 && 1 << member::LAST.bits == MEMBERS && GIDS == 16);
 
-/// See the [module](self).
+/// See the module.
 #[derive(Clone, Debug, LogicBlock)]
 pub struct Copies {
     pub clock: Signal<In, Clock>,
