@@ -26,7 +26,8 @@
 //!
 //! No more is asked for while a quarter of the ring is under way: that fills the longest PCIe round trip at line rate, and whatever is
 //! asked for next, a WQE that is to be sent again or its bytes, does not queue behind what is not needed yet. For the same reason
-//! frames of an epoch that ended while they waited for room ask for nothing.
+//! stretches of an epoch that ended while they waited here ask for nothing, few wait in front of the reservation, and the last quarter of
+//! the ring is for what comes behind the begin of an epoch, until there is room enough again.
 //!
 //! Cannot deadlock: nothing is accepted from `seg` into the ring before its room and slot are free, and these are
 //! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`;
@@ -42,7 +43,7 @@ use hdl::prelude::*;
 /// Stretches that may wait for `access`.
 const PENDING: usize = 16;
 /// Stretches in front of the reservation.
-const WAITING: usize = 8;
+const WAITING: usize = 2;
 /// Frame slots: what the queue of heads holds, which answers at once.
 pub const MAX_SLOTS: usize = SMALL;
 
@@ -51,6 +52,14 @@ pub const MAX_SLOTS: usize = SMALL;
 struct Era {
     qpn: Qp,
     epoch: Bits<2>,
+}
+
+/// Of what a frame's epoch is.
+#[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]
+struct Age {
+    /// A request; a READ response. An ACK is neither, and always goes.
+    kinds: Bits<2>,
+    era: Era,
 }
 
 /// A stretch in front of the reservation: what is left of it besides its request and its head.
@@ -63,9 +72,7 @@ struct Stretch {
     memory: Bit,
     /// Of the frame that it opens.
     rows: Bits<12>,
-    /// A request; a READ response. An ACK is neither, and always goes.
-    kinds: Bits<2>,
-    era: Era,
+    age: Age,
 }
 
 /// A stretch on its way to `access` and back.
@@ -76,8 +83,7 @@ struct Pending {
     len: Bits<14>,
     is_inline: Bit,
     memory: Bit,
-    /// Its bytes are asked for: it is not of an epoch that is over.
-    reads: Bit,
+    age: Age,
     last: Bit,
     /// Of inline bytes: the last beat of them, and its bytes.
     last_piece: Bits<3>,
@@ -170,8 +176,10 @@ pub struct Frames<const W: usize> {
     /// The last epochs that began.
     begun: [Reg<Bit>; 2],
     eras: [DFF<Era>; 2],
-    /// The frame that is being reserved is of an older one.
-    voids: DFF<Bit>,
+    /// One has begun, and since then no frame had ample room.
+    urgent: Reg<Bit>,
+    /// Of the frame that is being reserved.
+    age: DFF<Age>,
     /// Bytes that were asked for and have not come; they are few enough to ask for more.
     flying: Reg<Bits<17>>,
     asks: Reg<Bit>,
@@ -209,6 +217,8 @@ pub struct Frames<const W: usize> {
     _slots: Hidden<usize>,
     /// Log2 of the bytes up to which more are asked for.
     _flight: Hidden<usize>,
+    /// Log2 of the rows that are kept for what is sent again.
+    _spare: Hidden<usize>,
 }
 
 impl<const W: usize> Frames<W> {
@@ -256,7 +266,8 @@ impl<const W: usize> Frames<W> {
             pending: Fifo::new(PENDING),
             begun: Default::default(),
             eras: Default::default(),
-            voids: Default::default(),
+            urgent: Default::default(),
+            age: Default::default(),
             flying: Default::default(),
             asks: Default::default(),
             moved: Default::default(),
@@ -287,6 +298,7 @@ impl<const W: usize> Frames<W> {
             outcome: Default::default(),
             _slots: Hidden(slots),
             _flight: Hidden((ring / 4).trailing_zeros() as usize),
+            _spare: Hidden((rows / 4).trailing_zeros() as usize),
         }
     }
 }
@@ -312,9 +324,9 @@ impl<const W: usize> Logic for Frames<W> {
     fn update(&mut self) {
         regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, tail, room);
         regs!(self, clock, rst, moved, took, piece, next_piece, piece_there, issued, fault, closing, closed, tallying);
-        regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks);
+        regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks, urgent);
         dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
-        dff_setup!(self, clock, eras, voids);
+        dff_setup!(self, clock, eras, age);
         clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
         clock_reset!(self, clock, rst, segs, heads, pending);
         let slots = elab!(bits::<16>(self._slots.0 as u64));
@@ -341,8 +353,14 @@ impl<const W: usize> Logic for Frames<W> {
             is_inline: seg.is_inline,
             memory: seg.memory,
             rows: rows_of::<W>(seg.head.payload),
-            kinds: cat!(2; !seg.head.request && seg.head.opcode != elab!(bits::<8>(op::ACK as u64)), seg.head.request),
-            era: Era { qpn: seg.head.qpn, epoch: seg.head.epoch.get_bits::<2>(0) },
+            age: Age {
+                kinds: cat!(
+                    2;
+                    !seg.head.request && seg.head.opcode != elab!(bits::<8>(op::ACK as u64)),
+                    seg.head.request
+                ),
+                era: Era { qpn: seg.head.qpn, epoch: seg.head.epoch.get_bits::<2>(0) },
+            },
         };
         // Its key is checked meanwhile: the answer waits at the access port until the frame has its room.
         // Whoever takes it is ready for the stretch before it sees one.
@@ -374,14 +392,24 @@ impl<const W: usize> Logic for Frames<W> {
         // Reservation.
         let waits = self.segs.m.data.val();
         let rest = self.room.q.val() - waits.rows.cast::<15>();
-        let has_room = !rest.get_bit(14) && !self.full.q.val();
+        // The last quarter of the ring is there for what is sent again: else it would wait until the MAC is through with the frame that
+        // it has, for only then what is void leaves.
+        let fits = !rest.get_bit(14);
+        let ample = fits && (rest >> elab!(self._spare.0 as u64)).any();
+        let ends = self.marks[0].val() || self.marks[1].val();
+        let urgent = self.urgent.q.val();
+        let has_room = (ample || fits && urgent) && !self.full.q.val();
+        self.urgent.d.next = ends || urgent && !(self.segs.m.valid.val() && waits.first && ample);
         let go = self.segs.m.valid.val() && (!waits.first || has_room) && self.pending.s.ready.val();
         let open = go && waits.first;
         let free = self.free.val();
         let reserved = self.reserved.q.val();
         let dest = if waits.first { self.tail.q.val() } else { self.next.q.val() };
         self.segs.m.ready.next = go;
+        // A frame's head counts with its first stretch.
+        let age = if waits.first { waits.age } else { self.age.q.val() };
         if go {
+            self.age.d.next = age;
             self.next.d.next = dest + waits.len.cast::<20>();
         }
         if open {
@@ -403,23 +431,6 @@ impl<const W: usize> Logic for Frames<W> {
             self.left.d.next = self.left.q.val() + 1;
         }
         let inline_end: Bits<7> = if waits.len.any() { waits.len.get_bits::<7>(0) - 1 } else { 0.into() };
-        // What waited here while its QP went back: the judge drops it, and its bytes would only delay those that are sent again.
-        let mut stale: Bit = false;
-        for i in 0..2 {
-            if self.marks[i].val() {
-                let mark = self.mark[i].val();
-                self.begun[i].d.next = true;
-                self.eras[i].d.next = Era { qpn: mark.qpn, epoch: mark.epoch.get_bits::<2>(0) };
-            }
-            let era = self.eras[i].q.val();
-            let over = self.begun[i].q.val() && waits.era.qpn == era.qpn && waits.era.epoch != era.epoch;
-            stale = stale || over && waits.kinds.get_bit(i);
-        }
-        // A frame's head counts with its first stretch.
-        let stale = if waits.first { stale } else { self.voids.q.val() };
-        if go {
-            self.voids.d.next = stale;
-        }
         self.pending.s.valid.next = go;
         self.pending.s.data.next = Pending {
             slot: (if waits.first { reserved } else { self.current.q.val() }) & mask,
@@ -427,7 +438,7 @@ impl<const W: usize> Logic for Frames<W> {
             len: waits.len,
             is_inline: waits.is_inline,
             memory: waits.memory,
-            reads: waits.memory && !stale,
+            age,
             last: waits.last,
             last_piece: (inline_end >> shift).get_bits::<3>(0),
             last_bytes: if waits.len.any() { (inline_end & (W as u64 / 8 - 1)) + 1 } else { 0.into() },
@@ -442,11 +453,24 @@ impl<const W: usize> Logic for Frames<W> {
         let refused = chunk.refused;
         let may_ask = there && self.asks.q.val();
         let wants_chunk = may_ask && stretch.memory;
+        // What waited while its QP went back: the judge drops it, and its bytes would only delay those that are sent again.
+        let mut stale: Bit = false;
+        for i in 0..2 {
+            if self.marks[i].val() {
+                let mark = self.mark[i].val();
+                self.begun[i].d.next = true;
+                self.eras[i].d.next = Era { qpn: mark.qpn, epoch: mark.epoch.get_bits::<2>(0) };
+            }
+            let era = self.eras[i].q.val();
+            let of = stretch.age.era;
+            let over = self.begun[i].q.val() && of.qpn == era.qpn && of.epoch != era.epoch;
+            stale = stale || over && stretch.age.kinds.get_bit(i);
+        }
         let take_chunk = wants_chunk && self.chunk.valid.val() && self.dma.ready.val();
         let moved = self.moved.q.val();
         let dest = if moved { self.dest.q.val() } else { stretch.dest };
         self.chunk.ready.next = wants_chunk && self.dma.ready.val();
-        self.dma.valid.next = (may_ask && self.chunk.valid.val() && !refused) && stretch.reads;
+        self.dma.valid.next = (wants_chunk && self.chunk.valid.val() && !refused) && !stale;
         self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag: stretch.slot, dest };
         if take_chunk {
             self.moved.d.next = !chunk.last;
@@ -500,7 +524,7 @@ impl<const W: usize> Logic for Frames<W> {
         let finish = nothing || take_inline || take_chunk && chunk.last;
         self.pending.m.ready.next = finish;
         let more = self.issued.q.val() + chunk.len;
-        let reads = take_chunk && !refused && stretch.reads;
+        let reads = take_chunk && !refused && !stale;
         let issued = if reads { more } else { self.issued.q.val() };
         let asked: Bits<17> = if reads { chunk.len.cast::<17>() } else { 0.into() };
         let came: Bits<17> = if comes { data.bytes.cast::<17>() } else { 0.into() };
