@@ -67,3 +67,63 @@ fn responses_that_go_on_while_their_request_is_repeated() {
         late_by((repeated + 8 * i).saturating_sub(304));
     }
 }
+
+/// Messages of all QPs at once, of both hosts if `both`, some rounds of them. Returns how often a host went back by a timer.
+fn asked_again(
+    bed: &Testbed,
+    count: usize,
+    both: bool,
+    len: usize,
+    post: impl Fn(&mut Qp<Rts>, &Mr, &Mr, usize),
+) -> u64 {
+    const ROUNDS: usize = 3;
+    let memory = [0, 1].map(|i| region(&bed.hosts[i].pd, count * len, Access::all(), noise(i as u64)));
+    let mut pairs = bed.connect_many(&Connect { access: Access::all(), ..Connect::default() }, count).unwrap();
+    let before = [0, 1].map(|i| bed.hosts[i].device.counter(counter::RETRY_FAST_TIMER));
+    for _ in 0..ROUNDS {
+        for (i, pair) in pairs.iter_mut().enumerate() {
+            post(&mut pair.a.qp, &memory[1], &memory[0], i * len);
+            if both {
+                post(&mut pair.b.qp, &memory[0], &memory[1], i * len);
+            }
+        }
+        for pair in &mut pairs {
+            wait(bed, &mut pair.a.cq, "many at once").status.unwrap();
+            if both {
+                wait(bed, &mut pair.b.cq, "many at once").status.unwrap();
+            }
+        }
+    }
+    let after = [0, 1].map(|i| bed.hosts[i].device.counter(counter::RETRY_FAST_TIMER));
+    after.iter().zip(before).map(|(a, b)| a - b).sum()
+}
+
+/// Answers of many QPs wait for each other, longer than one alone takes: on a link that loses nothing nobody asks again. (READs of 64 QPs
+/// both ways, or some 250 atomics at once, come faster than a NIC takes them: some are lost in it.)
+#[test]
+fn reads_and_atomics_of_many_qps_are_not_asked_for_again() {
+    const LEN: usize = 32 << 10;
+    let bed = Testbed::new(&Setup::default()).unwrap();
+    for (count, both) in [(16, false), (64, false), (16, true)] {
+        let again = asked_again(&bed, count, both, LEN, |qp, far, near, at| {
+            let mut batch = qp.post();
+            for half in [at, at + LEN / 2] {
+                let (sge, flags) =
+                    ([near.sge(half, LEN / 2)], if half == at { Flags::empty() } else { Flags::SIGNALED });
+                batch.add(1, Operation::Read(far.remote(half)), Data::Sges(&sge), flags).unwrap();
+            }
+            batch.ring();
+        });
+        assert_eq!(again, 0, "READs of {count} QPs, both {both}");
+    }
+    let again = asked_again(&bed, 16, false, 256, |qp, far, near, at| {
+        let mut batch = qp.post();
+        for i in 0..8 {
+            let (sge, flags) = ([near.sge(at + 8 * i, 8)], if i < 7 { Flags::empty() } else { Flags::SIGNALED });
+            let add = Operation::AtomicAdd { remote: far.remote(at + 128 + 8 * i), add: 1 };
+            batch.add(1, add, Data::Sges(&sge), flags).unwrap();
+        }
+        batch.ring();
+    });
+    assert_eq!(again, 0, "atomics of 16 QPs");
+}

@@ -32,7 +32,7 @@ use crate::queue::{
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
 use crate::transport::{
-    Commit, Completer, Copies, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer,
+    Commit, Completer, Copies, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer, turn,
 };
 use crate::wire::{frames::MAX_SLOTS, ingress::Ingress, transmit::Transmit};
 use abi::{
@@ -311,7 +311,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             copies: Copies::new(N),
             dispatch: Default::default(),
             responder: Responder::new(N, c.half_blocks),
-            completer: Completer::new(N, tick, least_timer(W, tick)),
+            completer: Completer::new(N, tick, least_timer(W, tick), turn(W, tick)),
             landing: Landing::new(N),
             atomics: Atomics::new(c.atomics),
             commit: Default::default(),

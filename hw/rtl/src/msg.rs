@@ -337,6 +337,8 @@ pub struct TxLeft {
     pub psn: Psn,
     /// It asks for an answer (AckReq, or a READ). Else nobody acknowledges it, and it is thereby done: UC, UD, raw frames.
     pub expects: Bit,
+    /// It was sent before as well: its answer may be one to that.
+    pub again: Bit,
 }
 
 /// A key check and translation. `tag` comes back with every chunk. Sink: memory/access.

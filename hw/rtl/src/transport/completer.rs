@@ -170,8 +170,9 @@ pub struct Completer {
     /// The timer that fired is the present one.
     timely: DFF<Bit>,
     sampled: DFF<Bit>,
-    /// If it makes progress, another packet may be marked.
+    /// If it makes progress, another packet may be marked; and what was doubled by firings ends.
     unmarks: DFF<Bit>,
+    settles: DFF<Bit>,
 
     attributes: GuardedTable<Attributes>,
     peers: Table<Peer>,
@@ -198,8 +199,8 @@ pub struct Completer {
 
 impl Completer {
     /// A completer of `qps` QPs, at most 4,096; a tick of 1.024 us has `tick` cycles (256 at 250 MHz), the fast
-    /// timer at least `least` ticks.
-    pub fn new(qps: usize, tick: usize, least: u64) -> Self {
+    /// timer at least `least` ticks, and `turn` for each QP that waits.
+    pub fn new(qps: usize, tick: usize, least: u64, turn: u64) -> Self {
         Completer {
             attributes: GuardedTable::new(qps, "block"),
             peers: Table::new(qps, "block"),
@@ -210,7 +211,7 @@ impl Completer {
             back_valid: Default::default(),
             back_q: Default::default(),
             calls: Calls::new(qps),
-            timers: Timers::new(qps, tick, least),
+            timers: Timers::new(qps, tick, least, turn),
             _qps: Hidden(qps),
             ..Default::default()
         }
@@ -229,7 +230,7 @@ impl Logic for Completer {
         );
         dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
         dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
-        dff_setup!(self, clock, back_q, op_q, kick_q, has, is_read, is_local, worth, alone, unmarks);
+        dff_setup!(self, clock, back_q, op_q, kick_q, has, is_read, is_local, worth, alone, unmarks, settles);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
@@ -385,7 +386,7 @@ impl Logic for Completer {
             new.psn = end;
             new.reading = plus;
             new.retry = attributes.retry;
-            new.fires = 0.into();
+            new.fires = kept(now.fires);
             new.recovering = false;
             new.rnr = false;
             if said.kind != SAYS_RNR {
@@ -430,13 +431,8 @@ impl Logic for Completer {
             if !f.free {
                 new.retry = now.retry - 1;
             }
-            if by_timer {
-                if !now.rnr && now.fires != 15 {
-                    new.fires = now.fires + 1;
-                }
-            } else if !by_fault && !now.fires.any() {
-                // The next answer takes longer than a round trip: WQE and data are read again first.
-                new.fires = 1.into();
+            if by_timer && !now.rnr && now.fires != 15 {
+                new.fires = now.fires + 1;
             }
             new.rnr = false;
             new.reading = false;
@@ -450,9 +446,14 @@ impl Logic for Completer {
             new.halted = true;
         }
         let moved = self.moved.q.val() || moves;
-        if (said.kind == SAYS_ACK || said.kind == SAYS_DATA) && self.sampled.q.val() && ends && moved {
-            new.srtt = self.measured[0].q.val();
-            new.rttvar = self.measured[1].q.val();
+        if (said.kind == SAYS_ACK || said.kind == SAYS_DATA) && ends && moved {
+            if self.sampled.q.val() {
+                new.srtt = self.measured[0].q.val();
+                new.rttvar = self.measured[1].q.val();
+            }
+            if self.settles.q.val() {
+                new.fires = 0.into();
+            }
         }
 
         // ---- Its op. It frees the rows, and what was found wrong is why the QP ends.
@@ -619,8 +620,10 @@ impl Logic for Completer {
                 let mark = self.timers.mark.val();
                 let trip = self.timers.now.val().get_bits::<16>(0) - mark.time;
                 let answered = !(m.psn.get_bits::<19>(0) - mark.psn).get_bit(18);
-                let again = row.fires.any() || row.recovering || row.rnr;
-                self.sampled.d.next = mark.open && answered && !again;
+                let again = row.recovering || row.rnr;
+                let sure = mark.open && !again;
+                self.sampled.d.next = sure && answered;
+                self.settles.d.next = sure && (answered || word.kind == SAYS_DATA);
                 self.unmarks.d.next = mark.open && (answered || again || word.kind == SAYS_DATA);
                 self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };
                 self.timely.d.next = fired.psn == row.psn && fired.turn == row.turn;
@@ -787,7 +790,7 @@ impl Logic for Completer {
             live: !now.halted,
             alone: self.alone.q.val(),
             begins: self.loaded.q.val(),
-            fires: now.fires,
+            fires: doublings(now),
             timeout: self.timeout.q.val(),
             fast: fast_timer(now.srtt, now.rttvar),
         };

@@ -1,6 +1,6 @@
 //! The completer's rules as functions of packet and row. `completer` says when each is asked.
 
-use super::{opcode::*, requester_wqe::status_of, responder_rules::pkeys_match};
+use super::{opcode::*, requester_wqe::status_of, responder_rules::pkeys_match, timers::KEPT};
 use crate::msg::*;
 use abi::{
     queue::send_op,
@@ -77,7 +77,7 @@ pub struct Row {
     pub rnr_code: Bits<5>,
     /// Changes when the timer begins anew.
     pub turn: Bits<4>,
-    /// Firings of the fast timer without progress.
+    /// Firings of the fast timer since a packet was sent once and answered.
     pub fires: Bits<4>,
     /// The oldest record is a READ, and its response has begun.
     pub reading: Bit,
@@ -472,6 +472,18 @@ pub fn blocks_of(record: Record) -> Bits<3> {
 #[hdl_fn]
 pub fn puts(record: Record) -> Bit {
     record.opcode.get_bits::<2>(2).all()
+}
+
+/// What of the firings stays over progress: [`KEPT`](super::timers::KEPT) at most.
+#[hdl_fn]
+pub fn kept(fires: Bits<4>) -> Bits<4> {
+    if fires.get_bit(3) { KEPT.to_bits() } else { fires }
+}
+
+/// How often the fast timer is doubled. After a NAK the next answer takes longer than a round trip: WQE and data are read again first.
+#[hdl_fn]
+pub fn doublings(row: Row) -> Bits<4> {
+    if row.recovering && !row.fires.any() { 1.into() } else { row.fires }
 }
 
 /// A head: oldest record, and slot of the next READ.

@@ -602,7 +602,7 @@ fn check(m: &mut Model, qps: &mut [Reference], metas: &[RxMeta], stall: Stall, s
 }
 
 fn model() -> Model {
-    Model::of(|| Completer::new(QPS, 0xffff, 5), options()).unwrap()
+    Model::of(|| Completer::new(QPS, 0xffff, 5, 2), options()).unwrap()
 }
 
 fn qps() -> Vec<Reference> {

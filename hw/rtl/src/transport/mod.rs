@@ -29,7 +29,7 @@ pub use requester::Requester;
 pub use resources::Resources;
 pub use respond::Respond;
 pub use responder::Responder;
-pub use timers::least_timer;
+pub use timers::{least_timer, turn};
 
 #[cfg(test)]
 mod completer_tests;

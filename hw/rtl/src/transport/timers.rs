@@ -12,18 +12,23 @@
 //!
 //! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, a READ
 //! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at
-//! least [`least_timer`] ticks and at least twice the *pace*, doubled by a NAK (the data is read again before the next answer can
-//! come) and at each firing without progress, up to the verbs timeout; only a firing after the full verbs timeout counts against the
-//! retry count. Before the first measurement it is [`FIRST`] ticks.
+//! least [`least_timer`] ticks, twice the *pace*, and the *turn* of each QP that waits; doubled by a NAK (the data is read again before
+//! the next answer can come) and at each firing, up to the verbs timeout; only a firing after the full verbs timeout counts against
+//! the retry count. Before the first measurement it is [`FIRST`] ticks.
 //!
-//! A round trip is measured on one packet at a time, which asks for an answer and is *marked* when it leaves: until it is answered, those
-//! behind it are not, for a stream always has some on their way. After a go back the next one is marked once there is
-//! progress, for until then an answer may be to either of two packets; and one that waits behind a READ's response tells
-//! nothing.
+//! A round trip is measured on one packet at a time, which asks for an answer and is *marked* when it leaves for the first time: until it
+//! is answered, those behind it are not, for a stream always has some on their way. What is marked when a QP goes back counts for
+//! nothing, for the answer may be to either of two packets; and what waits behind a READ's response tells nothing. So a path that
+//! became longer could not be measured, since the timer fires before each answer: therefore what it was doubled by firings stays, up to
+//! [`KEPT`] times, until a packet was sent once and answered (Karn's algorithm).
 //!
 //! The pace is the time from one progress to the next while the QP goes on waiting: on a slow or shared link the packets of a READ
 //! response come further apart than its first one took to come. The longest one counts, and is forgotten by a 32nd with each
 //! progress.
+//!
+//! Answers of many QPs wait for each other, READ responses and atomics above all: [`turn`] ticks are allowed for each QP that was seen
+//! waiting in the last round. So nobody asks again for what others are before in the peer's queue, and QPs of a peer that is silent
+//! delay the others by no more than that.
 
 use crate::{
     msg::*,
@@ -40,6 +45,12 @@ pub const FIRST: u64 = 128;
 pub const fn least_timer(width: usize, tick: usize) -> u64 {
     (5 + 2 * LARGEST_MTU * 8 / width / tick) as u64
 }
+/// Ticks that the fast timer allows for each other QP that waits: a packet of the largest MTU both ways, or 16 atomics. A power of two.
+pub const fn turn(width: usize, tick: usize) -> u64 {
+    (2 + LARGEST_MTU * 8 / width / tick).next_power_of_two() as u64
+}
+/// Doublings by firings that stay over progress, at most.
+pub const KEPT: u64 = 7;
 /// Bytes.
 const LARGEST_MTU: usize = 4096;
 /// Longest wait, in ticks (18 minutes): longer verbs timeouts are cut to it.
@@ -79,7 +90,7 @@ pub struct Wait {
     pub alone: Bit,
     /// Its queue was loaded, and nothing came since: what was learnt is about another peer.
     pub begins: Bit,
-    /// Fast firings without progress.
+    /// Doublings of the fast timer.
     pub fires: Bits<4>,
     /// Verbs timeout, 0 for never.
     pub timeout: Bits<5>,
@@ -158,6 +169,9 @@ pub struct Timers {
     time: Reg<Bits<32>>,
     fraction: Reg<Bits<16>>,
     qp: Reg<Qp>,
+    /// QPs of this round that wait, and the least that the fast timer is after the last one.
+    crowd: Reg<Bits<13>>,
+    floor: Reg<Bits<16>>,
     valid: [Reg<Bit>; 5],
     who: [DFF<Qp>; 5],
     /// Rows that were written in the cycle before.
@@ -212,12 +226,16 @@ pub struct Timers {
     _qps: Hidden<usize>,
     _tick: Hidden<usize>,
     _least: Hidden<u64>,
+    /// Log2 of the ticks of a turn.
+    _turn: Hidden<usize>,
 }
 
 impl Timers {
-    /// Timers of `qps` QPs; a tick of 1.024 us has `tick` cycles (256 at 250 MHz), the fast timer at least `least` ticks.
-    pub fn new(qps: usize, tick: usize, least: u64) -> Self {
+    /// Timers of `qps` QPs; a tick of 1.024 us has `tick` cycles (256 at 250 MHz), the fast timer at least `least` ticks, and `turn`
+    /// for each QP that waits.
+    pub fn new(qps: usize, tick: usize, least: u64, turn: u64) -> Self {
         assert!((8..=4096).contains(&qps) && (1..=0xffff).contains(&tick));
+        assert!(turn.is_power_of_two() && turn <= 8, "a turn of {turn} ticks");
         Timers {
             marks: FreshTable::new(qps, "block"),
             opened: [bits_of(qps), bits_of(qps)],
@@ -227,7 +245,9 @@ impl Timers {
             alarms: Table::new(qps, "block"),
             _qps: Hidden(qps),
             _tick: Hidden(tick),
+            floor: Reg::with_reset(least.into()),
             _least: Hidden(least),
+            _turn: Hidden(turn.trailing_zeros() as usize),
             ..Default::default()
         }
     }
@@ -241,7 +261,7 @@ fn bits_of(qps: usize) -> Ram<Bit, 12> {
 impl Logic for Timers {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, time, fraction, qp, valid, asked_we, wait_we, late);
+        regs!(self, clock, rst, time, fraction, qp, crowd, floor, valid, asked_we, wait_we, late);
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, ticks, verbs);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
@@ -261,7 +281,7 @@ impl Logic for Timers {
         let wait = self.wait.val();
         let begins = self.we.val() && wait.begins;
         let opened = self.opened[0].rdata.val();
-        let marks = leaves && left.expects && opened == self.closed[0].rdata.val();
+        let marks = leaves && left.expects && !left.again && opened == self.closed[0].rdata.val();
         self.marks.we.next = marks;
         self.marks.waddr.next = left.qpn.cast::<24>();
         self.marks.wdata.next = Mark { psn: left.psn.get_bits::<19>(0), time: time.get_bits::<16>(0), open: !opened };
@@ -337,7 +357,7 @@ impl Logic for Timers {
         let asked = !(self.asked.rdata.val() - wait.psn).get_bit(23);
         self.waiting.d.next = (asked || !wait.alone && (wait.rnr || wait.reading)) && wait.live;
         self.same.d.next = alarm.running && alarm.psn == wait.psn && alarm.turn == wait.turn;
-        let least: Bits<16> = elab!(bits::<16>(self._least.0));
+        let least = self.floor.q.val();
         let slow = cat!(16; bits::<4>(0), alarm.pace, true);
         let floor = if slow < least { least } else { slow };
         self.base.d.next = if wait.fast < floor { floor } else { wait.fast };
@@ -405,6 +425,18 @@ impl Logic for Timers {
         self.paced5.d.next = self.paced4.q.val();
         self.verbs5.d.next = self.verbs.q.val();
 
+        // All that wait, once a round.
+        let waits = self.waiting5.q.val() && self.valid[4].q.val() && !self.alone5.q.val();
+        let some: Bits<13> = elab!(bits::<13>(2 * self._qps.0.next_power_of_two() as u64 - 1));
+        let crowd = (self.crowd.q.val() + cat!(13; bits::<12>(0), waits)) & some;
+        self.crowd.d.next = crowd;
+        if !self.qp.q.val().any() {
+            self.crowd.d.next = 0.into();
+            let turns = crowd.cast::<16>() << elab!(self._turn.0 as u64);
+            let least: Bits<16> = elab!(bits::<16>(self._least.0));
+            self.floor.d.next = if turns < least { least } else { turns };
+        }
+
         // Stage 5: tell, if it counts, and remember.
         let (psn, turn, over) = (self.psn5.q.val(), self.turn5.q.val(), self.over.q.val());
         self.fired.next =
@@ -434,7 +466,7 @@ mod tests {
     /// Loads QP 3 of an unreliable connection twice, with first PSNs 0 and 0xfffffe. In the cycle of the second load, and `more`
     /// behind it, a packet of QP `other` leaves, if there is one. Gives the PSN up to which QP 3 is told to have sent.
     fn told(other: Option<u64>, more: usize) -> Option<u64> {
-        let mut m = Model::of(|| Timers::new(32, 128, 5), options()).unwrap();
+        let mut m = Model::of(|| Timers::new(32, 128, 5, 2), options()).unwrap();
         m.reset();
         m.set("take", 1);
         let mut heard = None;
@@ -454,7 +486,7 @@ mod tests {
             for _ in 0..=more {
                 if let Some(qpn) = left {
                     m.set("left_valid", 1);
-                    let left = TxLeft { qpn: qpn.to_bits(), psn: 77u64.to_bits(), expects: false };
+                    let left = TxLeft { qpn: qpn.to_bits(), psn: 77u64.to_bits(), expects: false, again: false };
                     m.set_bytes("left", &bytes_of(left));
                 }
                 tick(&mut m);

@@ -461,7 +461,8 @@ impl<const W: usize> Logic for Egress<W> {
         }
         if sent && (about.expects || about.alone) {
             self.leaving.d.next = true;
-            self.leaver.d.next = TxLeft { qpn: about.claim.qpn, psn: about.psn, expects: about.expects };
+            self.leaver.d.next =
+                TxLeft { qpn: about.claim.qpn, psn: about.psn, expects: about.expects, again: about.again };
         }
         self.left.valid.next = self.leaving.q.val();
         self.left.data.next = self.leaver.q.val();

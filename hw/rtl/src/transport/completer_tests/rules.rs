@@ -343,7 +343,7 @@ impl Live {
     }
     /// A tick has so many cycles.
     fn with_tick(tick: usize, setup: impl FnOnce(&mut Reference)) -> Self {
-        let mut m = Model::of(|| Completer::new(QPS, tick, 5), options()).unwrap();
+        let mut m = Model::of(|| Completer::new(QPS, tick, 5, 2), options()).unwrap();
         m.reset();
         let mut qps = qps();
         setup(&mut qps[1]);
@@ -359,15 +359,19 @@ impl Live {
     fn left(&mut self, psn: u64) {
         self.leaves(psn, true);
     }
+    /// It leaves once more.
+    fn left_again(&mut self, psn: u64) {
+        self.leaves_of(1, psn, true, true);
+    }
     /// A raw frame leaves: nobody else acknowledges it.
     fn raw_left(&mut self, psn: u64) {
         self.leaves(psn, false);
     }
     fn leaves(&mut self, psn: u64, expects: bool) {
-        self.leaves_of(1, psn, expects);
+        self.leaves_of(1, psn, expects, false);
     }
-    fn leaves_of(&mut self, qpn: u64, psn: u64, expects: bool) {
-        let left = TxLeft { qpn: qpn.to_bits(), psn: psn.to_bits(), expects };
+    fn leaves_of(&mut self, qpn: u64, psn: u64, expects: bool, again: bool) {
+        let left = TxLeft { qpn: qpn.to_bits(), psn: psn.to_bits(), expects, again };
         self.m.set_bytes("left.data", &bytes_of(left));
         self.m.set("left.valid", 1);
         self.cycle(None);
@@ -570,7 +574,7 @@ fn a_round_trip_over_a_go_back_does_not_count() {
         (psn..psn + 10).for_each(|psn| live.left(psn));
         live.run(12, &[]);
         assert_eq!(backs(&live.run(8, &[nak(psn, 0x60)])).len(), 1);
-        (psn..psn + 10).for_each(|psn| live.left(psn));
+        (psn..psn + 10).for_each(|psn| live.left_again(psn));
         assert_eq!(backs(&live.run(12, &[])), [] as [u64; 0]);
         live.run(1, &(psn..psn + 10).map(ack).collect::<Vec<_>>());
     }
@@ -579,6 +583,64 @@ fn a_round_trip_over_a_go_back_does_not_count() {
     let fires = backs(&live.run(100, &[]))[0] - start;
     println!("fires {fires} ticks after a packet, at round trips of 12 ticks");
     assert!((13..20).contains(&fires), "{fires}");
+}
+
+/// A path of 12 ticks becomes one of 200. What the timer was doubled by firings stays until a packet that was sent once is answered: so
+/// the next one is, or the one behind it, and measured; and answers to packets that were sent again measure nothing.
+#[test]
+fn a_path_that_became_longer_is_learnt_by_the_next_packet() {
+    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    for psn in 100..120 {
+        live.left(psn);
+        live.run(12, &[]);
+        live.run(1, &[ack(psn)]);
+    }
+    // All but the first leave again when that is answered, and their old answers come close behind.
+    (120..140).for_each(|psn| live.left(psn));
+    let before = backs(&live.run(200, &[])).len();
+    println!("went back {before} times before the first answer");
+    assert!((3..6).contains(&before), "{before}");
+    for psn in 120..140 {
+        live.run(1, &[ack(psn)]);
+        if psn < 139 {
+            live.left_again(psn + 1);
+        }
+    }
+    let mut more = vec![];
+    for psn in 140..160 {
+        live.left(psn);
+        more.extend(backs(&live.run(200, &[])));
+        live.run(1, &[ack(psn)]);
+    }
+    // Doubled often enough for the sum of the waits, so once too few for each of them at worst.
+    assert!(more.len() <= 1, "went back after {more:?}");
+    live.left(160);
+    let start = live.m.cycle() / live.tick;
+    let fires = backs(&live.run(1000, &[]))[0] - start;
+    println!("fires {fires} ticks after a packet, at round trips of 200 ticks");
+    assert!((200..400).contains(&fires), "{fires}");
+}
+
+/// The answers of many QPs wait for each other: each one's timer allows a turn for all that wait, and no longer than they do.
+#[test]
+fn the_fast_timer_allows_a_turn_for_each_qp_that_waits() {
+    const CROWD: u64 = 20;
+    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    for psn in 100..140 {
+        live.left(psn);
+        live.run(1, &[ack(psn)]);
+    }
+    // Others, which have no measurement, wait until the verbs timeout of none.
+    for q in 2..2 + CROWD {
+        live.around.qps[q as usize].send(send_op::SEND, 10, true);
+        live.leaves_of(q, 100, true, false);
+    }
+    live.run(2, &[]);
+    live.left(140);
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(100, &[]))[0] - start;
+    println!("fires {first} ticks after a packet, among {CROWD} that wait");
+    assert!((2 * (CROWD + 1)..2 * (CROWD + 1) + 6).contains(&first), "{first}");
 }
 
 /// A READ that waits behind another one's response says nothing about round trips.
@@ -783,18 +845,18 @@ fn what_nobody_acknowledges_completes_when_it_has_left() {
         seen.iter().filter(|(_, e)| matches!(e, Event::Op(s) if s.ends_with("status 0"))).count()
     };
     for q in 0..QPS as u64 {
-        live.leaves_of(q, 100, false);
+        live.leaves_of(q, 100, false, false);
     }
     assert_eq!(done(&live.run(4, &[])), 0, "half of a message");
     for q in 0..QPS as u64 {
-        (101..104).for_each(|psn| live.leaves_of(q, psn, false));
+        (101..104).for_each(|psn| live.leaves_of(q, psn, false, false));
     }
     assert_eq!(done(&live.run(20, &[])), 2 * QPS);
     // Answers of anybody say nothing to it.
     assert_eq!(live.run(2, &[ack(104), nak(104, 0x60), nak(104, 0x61)]), []);
     live.fault(105, 0);
     assert_eq!(live.run(3000, &[]), []);
-    live.leaves_of(1, 104, false);
+    live.leaves_of(1, 104, false, false);
     assert_eq!(live.run(4, &[]).into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Op("cqe 3 status 4".into())]);
 }
 
