@@ -263,7 +263,8 @@ impl<const W: usize> Logic for DmaReader<W> {
             }
             if self.mark.val() {
                 waiting = waiting.replace_bit(i, valid && !taken);
-            } else if taken {
+            } else if taken || !valid {
+                // What is no longer asked for, as its epoch has ended, is waited for no longer.
                 waiting = waiting.replace_bit(i, false);
             }
             if i > 0 {

@@ -149,7 +149,7 @@ pub struct Requester<const N: usize> {
     pub back: Sink<GoBack>,
     /// Something was acknowledged, or a wait is over.
     pub kick: Sink<Qp>,
-    /// The pacer lets this QP go on. It goes first.
+    /// The pacer lets this QP go on.
     pub pace: Signal<In, Qp>,
     pub paces: Signal<In, Bit>,
     /// Reads what is acknowledged, on `acked` from two cycles later until the next. The completer writes it before it kicks.
@@ -221,8 +221,9 @@ pub struct Requester<const N: usize> {
     kicks: Reg<Bit>,
     kick_q: DFF<Qp>,
     pace_gate: PaceGate,
-    /// The kick is the pacer's. A frame has begun.
+    /// A kick of the pacer's. A frame has begun.
     paces_q: Reg<Bit>,
+    pace_q: DFF<Qp>,
     begun: Reg<Bit>,
     wqe: Reg<Wqe>,
     /// How full its queue was.
@@ -323,6 +324,7 @@ impl<const N: usize> Logic for Requester<N> {
             inline_word,
             ask_q,
             kick_q,
+            pace_q,
             live,
             runs,
             news,
@@ -370,11 +372,12 @@ impl<const N: usize> Logic for Requester<N> {
         let numbers: Qp = elab!(numbers(N));
 
         // ---- Kicks: open the QP, and keep it open if it is in front or engine.
-        let paces = self.paces.val();
-        self.kick.ready.next = !paces;
-        self.kicks.d.next = self.kick.valid.val() || paces;
-        self.kick_q.d.next = (if paces { self.pace.val() } else { self.kick.data.val() }) & numbers;
-        self.paces_q.d.next = paces;
+        self.kick.ready.next = true;
+        self.kicks.d.next = self.kick.valid.val();
+        self.kick_q.d.next = self.kick.data.val() & numbers;
+        // The pacer's come beside them. Who has a QP in hand need not hear of those: they set what its frame has cleared before.
+        self.paces_q.d.next = self.paces.val();
+        self.pace_q.d.next = self.pace.val() & numbers;
         let kick = self.kick_q.q.val();
         let kicks = self.kicks.q.val();
         self.front.kick.next = kick;
@@ -416,7 +419,7 @@ impl<const N: usize> Logic for Requester<N> {
         // ---- Pace: each frame closes its QP, in the cycle behind it.
         self.pace_gate.qpn.next = context.qpn;
         self.pace_gate.sends.next = self.begun.q.val();
-        self.pace_gate.kick.next = kick;
+        self.pace_gate.kick.next = self.pace_q.q.val();
         self.pace_gate.kicks.next = self.paces_q.q.val();
         self.pace_gate.we.next = false;
         let paces_row = req.table == id::PACE;
@@ -928,8 +931,8 @@ impl<const N: usize> Logic for Requester<N> {
         self.gates.set_at[0].next = kick;
         self.gates.set[1].next = opens;
         self.gates.set_at[1].next = context.qpn;
-        self.gates.set[2].next = false;
-        self.gates.set_at[2].next = 0.into();
+        self.gates.set[2].next = self.paces_q.q.val();
+        self.gates.set_at[2].next = self.pace_q.q.val();
         self.gates.clear.next = closes || self.pace_gate.closes.val();
         self.gates.clear_at.next = context.qpn;
         self.gates.drop.next = false;
