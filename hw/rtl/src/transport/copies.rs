@@ -1,4 +1,4 @@
-//! Copies of a datagram to a multicast group: one for each QP that is attached. For dispatch, which so knows nothing of groups; from ingress.
+//! Copies of a datagram to a multicast group: one for each QP that is attached. For dispatch, from ingress.
 //!
 //! ```text
 //! cycle     0      1      2      3      4
