@@ -5,6 +5,7 @@ use super::talk::{PEER_QPN, Talk, Terms};
 use super::unreliable::{connection, datagrams_of, operation_of};
 use crate::{captures_by_name, pcap};
 use abi::queue::UD_HEADER;
+use abi::wire::qkey;
 use driver::{Access, Data, Flags, Operation};
 use fabric::peer::{Packet, Request, behind, class, op};
 use std::collections::BTreeMap;
@@ -47,6 +48,10 @@ pub fn flows() -> Vec<Flow> {
             });
             p.psn = behind(p.psn, flow.terms.psn.wrapping_neg());
             p.qpn = 0;
+            // What was said between QPs 1 is said here between others, which may not have a privileged Q_Key.
+            if let Some(deth) = &mut p.deth {
+                deth.qkey &= !qkey::PRIVILEGED;
+            }
             let low = p.opcode & 0x1f;
             if matches!(low, op::SEND_MIDDLE..=op::SEND_LAST_IMM | op::WRITE_MIDDLE..=op::WRITE_LAST_IMM) {
                 flow.messages.last_mut().expect("a message begins with its first packet").push(p);
