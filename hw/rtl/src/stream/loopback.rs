@@ -97,7 +97,7 @@ pub struct Loopback<const W: usize> {
 
     req: DFF<TableReq>,
     req_we: Reg<Bit>,
-    /// With bit 0 inverted, so that nobody's, after reset too, is a multicast one that nobody is attached to (01:00:00:00:00:00).
+    /// All zeros, which is no station's, where there is none.
     macs: Arr<Reg<Bits<48>>, MACS>,
     up: Reg<Bit>,
     // Transmit.
@@ -233,14 +233,14 @@ impl<const W: usize> Logic for Loopback<W> {
         }
         let req = self.req.q.val();
         if self.req_we.q.val() && req.table == id::PORT {
-            self.macs[0].d.next = req.row.get_bits::<48>(elab!(port::MAC.lsb)) ^ 1;
+            self.macs[0].d.next = req.row.get_bits::<48>(elab!(port::MAC.lsb));
         }
         if self.req_we.q.val() && req.table == id::GID {
             let valid = req.row.get_bit(elab!(gid::VALID.lsb));
             for i in 0..GIDS {
                 if req.index.get_bits::<4>(0) == i.to_bits::<4>() {
                     self.macs[i + 1].d.next =
-                        if valid { req.row.get_bits::<48>(elab!(gid::MAC.lsb)) ^ 1 } else { 0.into() };
+                        if valid { req.row.get_bits::<48>(elab!(gid::MAC.lsb)) } else { 0.into() };
                 }
             }
         }
@@ -266,11 +266,9 @@ impl<const W: usize> Logic for Loopback<W> {
         let destination = self.tx.data.val().get_bits::<48>(0);
         let mut own = false;
         for i in 0..MACS {
-            own = own || self.macs[i].q.val() == destination ^ 1;
+            own = own || self.macs[i].q.val() == destination;
         }
         let outward = !own || destination.get_bit(0);
-        // An empty row looks like a group of none of these bytes, which no group of IPs has.
-        let own = own && (!destination.get_bit(0) || destination.get_bits::<16>(8).any());
         if free {
             self.holds.d.next = take;
         }
