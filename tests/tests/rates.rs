@@ -122,8 +122,8 @@ impl Bench {
         let grain = w.turn() * 8.0 / (to - from);
         assert!((real - gbps).abs() <= (0.01 * gbps).max(grain), "{what}: {real:.5} of {gbps} Gb/s");
         let steps = 16;
-        for k in 0..steps {
-            let (a, b) = (from + (to - from) * f64::from(k) / f64::from(steps), to);
+        let time = |k: i32| from + (to - from) * f64::from(k) / f64::from(steps);
+        for (a, b) in (0..steps).flat_map(|k| (k + 1..=steps).map(move |l| (time(k), time(l)))) {
             let ahead = self.sent(nic, i, a, b) - (b - a) * gbps / 8.0;
             assert!(ahead <= burst + TURNS, "{what}: ahead by {ahead}");
         }

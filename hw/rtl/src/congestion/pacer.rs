@@ -22,7 +22,7 @@
 //! Both are in LUTs and change in the cycle in which they are read: no ask is lost, and a kick comes behind the frame for which it is.
 //! A QP is held late enough for the visit that ends it to have seen what it had spent by then.
 //! So who was stopped by a frame is kicked: at once, or at a visit as soon as it has tokens, which it has in time for it earns some at
-//! each (the firmware sees that quota and burst are both 0 or both not).
+//! each (the firmware sees that the burst has room for what it earns at a visit).
 //!
 //! A QP of quota 0 is neither charged nor kicked. Each row that is written holds its QP, so that it is kicked at the next visit, if it
 //! has tokens or needs none: so a new rate counts at once for who waits, and who was let go by a gate that had heard of its rate before

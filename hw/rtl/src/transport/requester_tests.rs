@@ -673,6 +673,8 @@ impl Bench {
         if take(m, "pick") {
             self.picked = None;
         }
+        // The completer has no room for a kick that waits, whatever the pacer says.
+        assert!(m.bit("kick.ready"), "a kick is not taken");
         if take(m, "kick") {
             self.kicks.pop_front();
         }
