@@ -362,6 +362,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.rx_buffer.rst.next = rst;
         self.resources.rst.next = rst;
         self.loopback.rst.next = rst;
+        self.loopback.power.next = self.rst.val();
         self.sentry.rst.next = rst;
         self.ingress.rst.next = rst;
         self.copies.rst.next = rst;

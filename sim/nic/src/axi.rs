@@ -7,20 +7,20 @@ use std::collections::VecDeque;
 const PAGE: u64 = 4096;
 
 /// What a channel offers in a cycle: nothing, or a payload. Once offered, it stays until it is taken (AXI4 A3.2.1).
-struct Offer<T> {
+pub(crate) struct Offer<T> {
     channel: &'static str,
     held: Option<T>,
 }
 
 impl<T: Clone + PartialEq + std::fmt::Debug> Offer<T> {
-    fn new(channel: &'static str) -> Self {
+    pub(crate) fn new(channel: &'static str) -> Self {
         Offer { channel, held: None }
     }
 
     /// Returns what is taken at the end of this cycle.
-    fn observe(&mut self, offered: Option<T>, ready: bool) -> Option<T> {
+    pub(crate) fn observe(&mut self, offered: Option<T>, ready: bool) -> Option<T> {
         if let Some(held) = self.held.take() {
-            assert_eq!(offered.as_ref(), Some(&held), "AXI {}: changed or withdrawn before it was taken", self.channel);
+            assert_eq!(offered.as_ref(), Some(&held), "{}: changed or withdrawn before it was taken", self.channel);
         }
         if ready {
             return offered;
@@ -56,9 +56,9 @@ impl Checker {
         Checker {
             beat: width as u64 / 8,
             max_read,
-            read_address: Offer::new("read address"),
-            write_address: Offer::new("write address"),
-            write_data: Offer::new("write data"),
+            read_address: Offer::new("AXI read address"),
+            write_address: Offer::new("AXI write address"),
+            write_data: Offer::new("AXI write data"),
             ids: [false; 256],
             bursts: VecDeque::new(),
             come: 0,

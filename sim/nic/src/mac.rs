@@ -1,8 +1,10 @@
 //! The MAC at both ends of a link: turns the core's beats into frames timed by the line rate, and back.
 //!
-//! The sender takes beats as fast as the line drains them, with a few beats of slack. The receiver stores a frame and
-//! hands it to the core, a beat a cycle, once its last byte has arrived.
+//! The sender takes beats as fast as the line drains them, with a few beats of slack. It checks in every cycle that the core does what a
+//! real MAC, which cannot wait in the middle of a frame, asks of it: a breach is a bug of the gates, and stops the simulation.
+//! The receiver stores a frame and hands it to the core, a beat a cycle, once its last byte has arrived.
 
+use crate::axi::Offer;
 use crate::{Fs, NS};
 use std::collections::VecDeque;
 
@@ -44,20 +46,32 @@ pub(crate) struct MacTx {
     rate: LinkRate,
     free_at: Fs,
     building: Vec<u8>,
+    offer: Offer<Beat>,
     pub(crate) out: Vec<Frame>,
 }
 
+/// A beat for the MAC: bytes, last, and the error that makes a frame that ends here one with a wrong FCS.
+pub(crate) type Beat = (Vec<u8>, bool, bool);
+
 impl MacTx {
     pub(crate) fn new(rate: LinkRate) -> Self {
-        MacTx { rate, free_at: 0, building: Vec::new(), out: Vec::new() }
+        MacTx { rate, free_at: 0, building: Vec::new(), offer: Offer::new("MAC"), out: Vec::new() }
     }
 
     pub(crate) fn ready(&self, now: Fs) -> bool {
         self.free_at < now + self.rate.time(SLACK)
     }
 
-    /// A beat; `error` makes a frame that ends here one with a wrong FCS.
-    pub(crate) fn beat(&mut self, now: Fs, bytes: &[u8], last: bool, error: bool) {
+    /// What the core offers in a cycle, and whether the MAC takes it.
+    pub(crate) fn observe(&mut self, now: Fs, offered: Option<Beat>, ready: bool) {
+        assert!(offered.is_some() || !ready || self.building.is_empty(), "MAC: a gap inside a frame");
+        if let Some((bytes, last, error)) = self.offer.observe(offered, ready) {
+            self.beat(now, &bytes, last, error);
+        }
+    }
+
+    fn beat(&mut self, now: Fs, bytes: &[u8], last: bool, error: bool) {
+        assert!(!bytes.is_empty(), "MAC: a beat without bytes");
         self.building.extend_from_slice(bytes);
         self.free_at = self.free_at.max(now) + self.rate.time(bytes.len() as u64);
         if last {

@@ -341,10 +341,11 @@ impl Nic {
         self.axi.read_address(read, read_ready);
         self.axi.write_address(write, aw_ready);
         self.axi.write_data(data, w_ready);
-        if tx_ready && m.bit(p.tx_valid) {
+        let frame = m.bit(p.tx_valid).then(|| {
             let n = m.get(p.tx_bytes) as usize;
-            self.tx.beat(now, &m.bytes(p.tx_data)[..n], m.bit(p.tx_last), m.bit(p.tx_error));
-        }
+            (m.bytes(p.tx_data)[..n].to_vec(), m.bit(p.tx_last), m.bit(p.tx_error))
+        });
+        self.tx.observe(now, frame, tx_ready);
         if access.is_some_and(|a| a.bar == 2 || m.bit(p.bar0_ready)) {
             host.bar_taken();
         }

@@ -20,7 +20,8 @@
 //!
 //! Which way a frame goes is decided by its first beat: its destination MAC, and the link. A link that goes down under a frame
 //! whose MAC takes nothing any more holds nobody: the rest of the frame is lost, and its beat that was offered waits beside the
-//! way (`stuck`), with an end behind it that says that the frame is unfinished, for a MAC that comes back. A frame to a group that has
+//! way (`stuck`), with an end behind it that says that the frame is unfinished, for a MAC that comes back. The same goes for a frame that a
+//! reset of the device cuts off: what tells of it outlives the reset, so no MAC is left in the middle of a frame. A frame to a group that has
 //! a GID row goes both ways: it begins when `turned` has room for the longest frame, so the MAC never waits in the middle of one; all other
 //! multicast goes to the link only. What a turned frame is worth is for ingress to say, as for any other.
 //!
@@ -71,6 +72,8 @@ fn bytes_of<const W: usize>(rest: Bits<6>) -> Bits<7> {
 pub struct Loopback<const W: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
+    /// Power-up reset, with which the MAC forgets too.
+    pub power: Signal<In, Bit>,
     /// Frames of ours.
     pub tx: BeatSink<W>,
     /// It ends unfinished: counts with `last`.
@@ -110,6 +113,8 @@ pub struct Loopback<const W: usize> {
     round: Reg<Bit>,
     link: Reg<Bit>,
     outward: Reg<Bit>,
+    /// The MAC has a part of a frame.
+    parted: Reg<Bit>,
     stuck: Reg<Bit>,
     stuck_beat: DFF<Beat<W>>,
     /// Turned frames; next row to write, to ask for, and to come out; rows written and not out, whether that is all,
@@ -157,6 +162,7 @@ impl<const W: usize> Loopback<W> {
         Loopback {
             clock: Default::default(),
             rst: Default::default(),
+            power: Default::default(),
             tx: Default::default(),
             tx_error: Default::default(),
             mac_tx: Default::default(),
@@ -183,6 +189,7 @@ impl<const W: usize> Loopback<W> {
             round: Default::default(),
             link: Default::default(),
             outward: Default::default(),
+            parted: Default::default(),
             stuck: Default::default(),
             stuck_beat: Default::default(),
             turned: store(rows),
@@ -215,9 +222,9 @@ impl<const W: usize> Logic for Loopback<W> {
     #[kernel]
     fn update(&mut self) {
         regs!(
-            self, clock, rst, req_we, macs, up, open, holds, round, link, outward, stuck, tail, next, head, fill, full,
-            fits
+            self, clock, rst, req_we, macs, up, open, holds, round, link, outward, tail, next, head, fill, full, fits
         );
+        regs!(self, clock, power, parted, stuck);
         regs!(self, clock, rst, whole, some_whole, stored, turning, turned_comes, late_comes, inside);
         regs!(self, clock, rst, late_tail, late_head, waiting, some_wait, more_wait);
         dff_setup!(self, clock, req, held, starting, stuck_beat);
@@ -291,7 +298,8 @@ impl<const W: usize> Logic for Loopback<W> {
             self.outward.d.next = outward;
         }
         let offered = if stuck { stuck_beat } else { held };
-        self.mac_tx.valid.next = stuck || holds && link && room;
+        let offers = stuck || holds && link && room;
+        self.mac_tx.valid.next = offers;
         self.mac_tx.data.next = offered.data;
         self.mac_tx.bytes.next = bytes_of::<W>(offered.rest);
         self.mac_tx.last.next = offered.last;
@@ -304,6 +312,18 @@ impl<const W: usize> Logic for Loopback<W> {
             // It was offered.
             self.stuck.d.next = true;
             self.stuck_beat.d.next = held;
+        }
+        let parted = if offers && taken { !offered.last } else { self.parted.q.val() };
+        self.parted.d.next = parted;
+        if self.rst.val() {
+            // What was offered stays offered, and what has begun ends.
+            let waits = offers && !taken;
+            self.stuck.d.next = waits || parted;
+            self.stuck_beat.d.next = offered;
+            if !waits {
+                self.stuck_beat.d.next.last = true;
+                self.stuck_beat.d.next.error = true;
+            }
         }
         let ends = holds && goes && held.last;
         let mut count: Bits<64> = 0.into();

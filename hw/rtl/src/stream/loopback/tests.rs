@@ -44,7 +44,9 @@ fn set_gid(m: &mut Model, i: u8, valid: bool) {
 }
 
 fn start(m: &mut Model) {
+    m.set("power", 1);
     m.reset();
+    m.set("power", 0);
     write_row(m, id::PORT, 0, &[(port::MAC, word(PORT))]);
     set_gid(m, 3, true);
     set_gid(m, 15, true);
@@ -435,4 +437,77 @@ fn a_link_that_goes_down_under_both_leaves_the_turned_half() {
             "{beats} beats"
         );
     }
+}
+
+/// Resets at any moment of frames to the MAC, which takes beats at any time: what was offered stays until it is taken, a frame that was begun ends
+/// with an error, without a gap, and the frames behind it are whole.
+fn resets_leave_no_frame_open<const W: usize>() {
+    let mut m = build::<W>();
+    let mut rng = verilate::rng(9);
+    let (mut cuts, mut whole) = (0, 0);
+    start(&mut m);
+    let mut sent = Collector::default();
+    let mut offered: Option<(Vec<u8>, u64, bool, bool)> = None;
+    for _ in 0..verilate::scale(300) {
+        write_row(&mut m, id::GID, 9, &[(gid::VALID, 1), (gid::MAC, word(JOINED))]);
+        let mut frames: Vec<_> = (0..3)
+            .map(|_| {
+                let to = [PEER, JOINED, PORT][rng.random_range(0..3)];
+                frame(&mut rng, to)
+            })
+            .collect();
+        frames.iter_mut().for_each(|f| f.truncate(W * 3));
+        let mut want: VecDeque<_> = frames.iter().filter(|f| f[..6] != PORT).cloned().collect();
+        let mut tx = Driver { frames: frames.into(), at: 0 };
+        write_row(&mut m, id::PORT, 0, &[(port::MAC, word(PORT))]);
+        let (reset, hold) = (rng.random_range(0..100), rng.random_range(1..20));
+        let pace = if rng.random_bool(0.3) { 0.05 } else { 0.7 };
+        for cycle in 0..400 {
+            let resets = (reset..reset + hold).contains(&cycle);
+            if cycle == reset {
+                tx = Driver::default();
+                want.clear();
+            }
+            m.set("rst", resets.into());
+            let sends = tx.drive(&mut m, "tx", W / 8, !resets);
+            m.set("mac_rx.valid", 0);
+            m.set("mac_tx.ready", (rng.random_bool(pace) || cycle > 300).into());
+            m.eval();
+            let is_valid = m.bit("mac_tx.valid");
+            assert!(is_valid || sent.building.is_empty(), "a gap in a frame");
+            let beat = (m.get_bytes("mac_tx.data"), m.get("mac_tx.bytes"), m.bit("mac_tx.last"), m.bit("mac_tx_error"));
+            let now = is_valid.then_some(beat);
+            assert!(offered.is_none() || offered == now, "what is offered stays");
+            offered = now;
+            if is_valid && m.bit("mac_tx.ready") {
+                offered = None;
+                sent.take(&m, "mac_tx");
+                if let Some(f) = sent.frames.pop() {
+                    if m.bit("mac_tx_error") {
+                        cuts += 1;
+                        assert!(cycle >= reset, "cut off before the reset");
+                    } else if cycle < reset {
+                        assert_eq!(want.pop_front(), Some(f));
+                        whole += 1;
+                    }
+                }
+            }
+            let taken = sends && m.bit("tx.ready");
+            m.tick();
+            if taken {
+                tx.step(W / 8);
+            }
+        }
+        assert!(sent.building.is_empty() && offered.is_none(), "a frame is open");
+    }
+    assert!(cuts > 20 && whole > 20, "{cuts} cut off, {whole} whole");
+}
+
+#[test]
+fn resets_leave_no_frame_open_at_512_bits() {
+    resets_leave_no_frame_open::<512>();
+}
+#[test]
+fn resets_leave_no_frame_open_at_64_bits() {
+    resets_leave_no_frame_open::<64>();
 }
