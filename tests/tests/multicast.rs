@@ -320,10 +320,14 @@ fn what_cannot_be_attached_is_refused() {
 
 /// A datagram as it lies on the wire.
 fn captured(bed: &Testbed, sender: &mut Talker, to: Destination) -> Vec<u8> {
+    captured_with(bed, sender, to, Data::Inline(&[9; 24]))
+}
+
+fn captured_with(bed: &Testbed, sender: &mut Talker, to: Destination, data: Data) -> Vec<u8> {
     let seen = Arc::new(Mutex::new(vec![]));
     let tap = seen.clone();
     bed.sim().tap(Some(Box::new(move |_, frame, _| tap.lock().unwrap().push(frame.data.clone()))));
-    sender.send(1, Operation::SendTo(to), Data::Inline(&[9; 24]));
+    sender.send(1, Operation::SendTo(to), data);
     sender.sent(bed, 1);
     pass(bed, 50);
     bed.sim().tap(None);
@@ -412,4 +416,51 @@ fn groups_disturb_neither_the_raw_queue_nor_connections() {
         holds(&member, &c, &[6; 50], &bed.hosts[0].gid, group.ip, None);
     }
     assert_sound(&bed, "side by side");
+}
+
+/// A datagram that waits in the receive path, behind copies of others, while the last member leaves its group: the group that comes to have
+/// its row of the GID table does not get it, though it has the same Q_Key.
+#[test]
+fn a_row_that_is_used_again_takes_no_datagram_along() {
+    // Of 4 KiB, each copy of which takes its time: the receive buffer is full of them.
+    const WAITING: usize = 6;
+    let bed = Testbed::new(&Setup::small()).unwrap();
+    let [slow, old, new] =
+        ["239.1.1.1", "239.1.1.2", "239.1.1.3"].map(|ip| Group { ip: ip.parse().unwrap(), vlan: None });
+    let mut sender = talker(&bed.hosts[0], 1);
+    let mut many: Vec<_> = (0..MEMBERS).map(|_| talker(&bed.hosts[1], QKEY)).collect();
+    many.iter().for_each(|m| m.qp.attach(slow).unwrap());
+    let mut leaver = talker(&bed.hosts[1], QKEY);
+    let mut comer = talker(&bed.hosts[1], QKEY);
+    leaver.qp.attach(old).unwrap();
+    let source = region(&bed.hosts[0].pd, LEN, driver::Access::all(), noise(3));
+    let [slow_ah, old_ah, new_ah] = [slow, old, new].map(|g| to(&bed, 0, g));
+    let long = captured_with(&bed, &mut sender, slow_ah.to_group(QKEY), Data::Sges(&[source.sge(0, 4096)]));
+    let short = captured(&bed, &mut sender, old_ah.to_group(QKEY));
+    for m in many.iter_mut() {
+        (0..SIZES.receives as u64).for_each(|i| m.qp.post_recv(i, &[m.memory.sge(0, LEN)]).unwrap());
+    }
+    ready(&mut leaver, 1);
+    ready(&mut comer, 2);
+    pass(&bed, 100);
+    let got = |bed: &Testbed| counted(bed, 1, counter::RX_ACCEPTED);
+    let before = got(&bed);
+    (0..WAITING).for_each(|_| inject(&bed, 1, long.clone(), false));
+    inject(&bed, 1, short, false);
+    // Until all are in.
+    bed.sim().advance_cycles(3500);
+    let start = bed.sim().nic(1).cycle();
+    leaver.qp.detach(old).unwrap();
+    comer.qp.attach(new).unwrap();
+    let cycles = bed.sim().nic(1).cycle() - start;
+    println!("a row used again after {cycles} cycles, {} of {} copies through", got(&bed) - before, WAITING * MEMBERS);
+    pass(&bed, 2000);
+    assert_eq!(got(&bed) - before, (WAITING * MEMBERS) as u64, "copies of the datagrams in front");
+    assert!(leaver.cq.poll().next().is_none(), "who has left");
+    assert!(comer.cq.poll().next().is_none() && is_guard(&comer.memory, 0..LEN), "a datagram of another group");
+    sender.send(2, Operation::SendTo(new_ah.to_group(QKEY)), Data::Inline(&[7; 20]));
+    sender.sent(&bed, 2);
+    let c = wait(&bed, &mut comer.cq, "its own");
+    holds(&comer, &c, &[7; 20], &bed.hosts[0].gid, new.ip, None);
+    assert_sound(&bed, "a row that is used again");
 }

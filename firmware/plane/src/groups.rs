@@ -116,7 +116,8 @@ impl Plane<'_> {
             self.gids[group.gid as usize].refs = 0;
             hw.commit(id::GID, group.gid, &group.row);
             hw.commit(id::MEMBER, group.gid, &group.members);
-            // Its entry may be another group's next: what was on its way is through.
+            // Its entry may be another group's next: what has been let in under it is through. A frame is looked up some 20 cycles
+            // before it counts as let in; those have passed while the rows were written.
             hw.drain();
         }
         true

@@ -1,7 +1,7 @@
 //! The NIC core: every room's blocks and the wires between them, as the picture in `docs/architecture.md` shows them.
 //!
 //! For `sim/nic`, which puts it into a simulated host, and for board tops, which put it between a PCIe bridge and a MAC. It has
-//! no behaviour of its own but a counter of packets for the drain token.
+//! no behaviour of its own but counters of packets and frames for the drain token.
 
 use crate::congestion::Pacer;
 use crate::control::{
@@ -262,6 +262,9 @@ pub struct Core<const W: usize, const N: usize> {
     resources: Resources,
 
     packets_in: Reg<Bits<16>>,
+    /// Frames that ingress accepted, and that copies is through with: no more than wait in the FIFO of meta data are between the two.
+    frames_in: Reg<Bits<8>>,
+    frames_out: Reg<Bits<8>>,
 }
 
 impl<const W: usize, const N: usize> Core<W, N> {
@@ -339,6 +342,8 @@ impl<const W: usize, const N: usize> Core<W, N> {
             sent: FreshTable::new(N, ""),
             resources: Resources::new(N),
             packets_in: Default::default(),
+            frames_in: Default::default(),
+            frames_out: Default::default(),
         }
     }
 }
@@ -347,7 +352,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
     #[kernel]
     fn update(&mut self) {
         comment!("clock and reset");
-        regs!(self, clock, rst, packets_in);
+        regs!(self, clock, rst, packets_in, frames_in, frames_out);
         let rst = self.control.device_rst.val();
         clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
         clock!(
@@ -710,12 +715,22 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         if self.dispatch.began.val() {
             self.packets_in.d.next = self.packets_in.q.val() + 1;
         }
+        if self.ingress.accepted.val() {
+            self.frames_in.d.next = self.frames_in.q.val() + 1;
+        }
+        if entered {
+            self.frames_out.d.next = self.frames_out.q.val() + 1;
+        }
         if rst {
-            // With `commit.through`, which counts them out: a drain compares the two.
+            // With `commit.through`, which counts them out: a drain compares the two. And so the frames.
             self.packets_in.d.next = 0.into();
+            self.frames_in.d.next = 0.into();
+            self.frames_out.d.next = 0.into();
         }
         self.control.filled[elab!(position::RECEIVE)].next = self.packets_in.q.val();
         self.control.emptied[elab!(position::RECEIVE)].next = self.commit.through.val();
+        self.control.filled[elab!(position::INGRESS)].next = cat!(16; self.frames_in.q.val(), bits::<8>(0));
+        self.control.emptied[elab!(position::INGRESS)].next = cat!(16; self.frames_out.q.val(), bits::<8>(0));
         self.commit.completed.next = self.completion.idle.val();
         self.control.filled[elab!(position::TRANSMIT)].next = self.transmit.queued.val();
         self.control.emptied[elab!(position::TRANSMIT)].next = self.transmit.gone.val();

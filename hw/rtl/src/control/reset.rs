@@ -9,7 +9,7 @@
 //! The channels forget with the reset what is in flight, so nothing may be: a host may take 50 ms for a read (PCIe 2.8), then
 //! its bridge answers with an error. The patience is longer.
 //!
-//! A drain notes how far the receive path, the transmit ring and the slots of WQE fetches have been filled (reads tell
+//! A drain notes how far ingress, the receive path, the transmit ring and the slots of WQE fetches have been filled (reads tell
 //! themselves when those of before are back), waits until they have been emptied so far, then does the same for atomics and the
 //! write channel: what the rings held has become such by then.
 //!
@@ -33,13 +33,15 @@ pub mod position {
     pub const SEND_FETCHES: usize = 3;
     /// Fetches of the receive queues.
     pub const RECV_FETCHES: usize = 4;
+    /// Frames whose destination was looked up and that the engines have not seen, each with its last copy.
+    pub const INGRESS: usize = 5;
     /// Atomics from landing to their last write.
-    pub const ATOMICS: usize = 5;
+    pub const ATOMICS: usize = 6;
     /// Writes of host memory.
-    pub const WRITES: usize = 6;
+    pub const WRITES: usize = 7;
 }
 /// How many they are.
-pub const POSITIONS: usize = 7;
+pub const POSITIONS: usize = 8;
 /// Those from here on are noted when the others have been reached.
 const LATER: usize = position::ATOMICS;
 
