@@ -3,6 +3,7 @@
 pub mod beside;
 pub mod conformance;
 pub mod datagrams;
+pub mod mix;
 pub mod words;
 
 use driver::qp::{Path, QpSizes};
