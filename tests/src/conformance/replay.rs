@@ -5,8 +5,8 @@ use super::talk::{Talk, Terms};
 use crate::{captures_by_name, pcap};
 use abi::status::wc;
 use driver::{Data, Flags, Operation, Remote};
-use fabric::peer::{Packet, Request, ahead, behind, op, syndrome};
-use std::collections::{BTreeMap, BTreeSet};
+use fabric::peer::{Packet, Request, ack, ahead, behind, op, syndrome};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 /// Path MTU of all captures.
@@ -47,6 +47,34 @@ pub enum Difference {
     ReadWithoutAckReq,
     /// An answer that is not in the capture, for it was lost.
     LostAnswer,
+}
+
+/// What a responder owes the requester of a lossy flow, of SENDs and WRITEs: one answer for each that asks, one NAK for a gap, one ACK for
+/// each that it has had (IBTA 9.7.5.1).
+#[derive(Default)]
+struct Owed {
+    msn: u32,
+    /// The gap has been told of.
+    told: bool,
+    answers: VecDeque<Packet>,
+}
+
+impl Owed {
+    /// The requester says `p`; what was expected.
+    fn hear(&mut self, p: &Packet, expected: u32) {
+        assert!(p.opcode <= op::WRITE_ONLY_IMM, "{p} in a lossy flow: what is owed for it?");
+        let closes = !matches!(p.opcode, op::SEND_FIRST | op::SEND_MIDDLE | op::WRITE_FIRST | op::WRITE_MIDDLE);
+        let answer = match ahead(p.psn, expected) {
+            0 => {
+                self.told = false;
+                self.msn += u32::from(closes);
+                p.ack_req.then(|| ack(p.psn, syndrome::ACK, self.msn))
+            }
+            1.. => (!std::mem::replace(&mut self.told, true)).then(|| ack(expected, syndrome::SEQUENCE, self.msn)),
+            _ => Some(ack(behind(expected, 0xff_ffff), syndrome::ACK, self.msn)),
+        };
+        self.answers.extend(answer);
+    }
 }
 
 /// All flows of reliable connections of the captures, up to the first request that is not spoken here. AtomicETH is payload.
@@ -180,9 +208,10 @@ impl Flow {
     pub fn ask(&self, t: &mut Talk) -> BTreeSet<Difference> {
         let mut differences = BTreeSet::new();
         let (mut expected, mut cursor, mut receive) = (0, 0, None);
+        let mut owed = Owed::default();
         for (i, said) in self.said.iter().enumerate() {
             match said {
-                Said::Answer(want) => self.compare(t, want, &mut differences),
+                Said::Answer(want) => self.compare(t, want, &mut owed, &mut differences),
                 Said::Request(p) => {
                     let mut p = p.clone();
                     let refused = self.refused(i);
@@ -225,6 +254,9 @@ impl Flow {
                         let room = if refused.is_some() { p.payload.len() - 1 } else { 4096 };
                         receive = Some((t.receive(room), 0));
                     }
+                    if self.lossy {
+                        owed.hear(&p, expected);
+                    }
                     t.peer(p.clone());
                     if in_order && refused.is_none() {
                         self.execute(t, &p, &mut cursor, &mut receive);
@@ -239,6 +271,10 @@ impl Flow {
                     t.pass(if p.ack_req { 400 } else { 0 });
                 }
             }
+        }
+        while let Some(answer) = owed.answers.pop_front() {
+            let heard = t.heard(&format!("{}: {answer}", self.name));
+            self.assert_lost(&heard, &answer);
         }
         t.any_sequence();
         differences
@@ -284,24 +320,33 @@ impl Flow {
         }
     }
 
+    /// An answer of the NIC is what it owes, and the capture shows that this was lost when Soft-RoCE gave it: what it acknowledges is asked again.
+    fn assert_lost(&self, heard: &Packet, owed: &Packet) {
+        assert!(heard == owed, "{}: the NIC answers\n  {heard}\nand owes\n  {owed}", self.name);
+        let asked = self.said.iter().filter(|s| matches!(s, Said::Request(p) if p.psn == owed.psn)).count();
+        let is_ack = syndrome_of(owed) == syndrome::ACK;
+        assert!(is_ack && asked > 1, "{}: {owed} is not in the capture, and nothing shows that it was lost", self.name);
+    }
+
     /// The NIC's next answer is `want`, but for differences that are allowed.
-    fn compare(&self, t: &mut Talk, want: &Packet, differences: &mut BTreeSet<Difference>) {
+    fn compare(&self, t: &mut Talk, want: &Packet, owed: &mut Owed, differences: &mut BTreeSet<Difference>) {
         loop {
             let heard = t.heard(&format!("{}: {want}", self.name));
             let msn = want.aeth.map_or(0, |a| a.msn);
-            let or = |syndrome, msn| fabric::peer::ack(want.psn, syndrome, msn);
-            let difference = if heard == *want {
+            let too_long = ack(want.psn, syndrome::INVALID_REQUEST, msn);
+            let owes = if self.lossy { owed.answers.pop_front() } else { None };
+            if heard == *want {
+                assert!(owes.is_none_or(|o| o == *want), "{}: {want} is not owed yet", self.name);
                 return;
-            } else if syndrome_of(want) == syndrome::REMOTE_OPERATION && heard == or(syndrome::INVALID_REQUEST, msn) {
-                Difference::SendTooLong
-            } else if self.lossy {
+            } else if syndrome_of(want) == syndrome::REMOTE_OPERATION && heard == too_long {
+                differences.insert(Difference::SendTooLong);
+                return;
+            } else if let Some(owes) = owes {
+                self.assert_lost(&heard, &owes);
                 differences.insert(Difference::LostAnswer);
-                continue;
             } else {
                 panic!("{}: the NIC answers\n  {heard}\nSoft-RoCE answers\n  {want}", self.name);
-            };
-            differences.insert(difference);
-            return;
+            }
         }
     }
 
