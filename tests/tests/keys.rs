@@ -391,3 +391,67 @@ fn queue_pairs_end_while_keys_change() {
     }
     assert_sound(&bed, "queue pairs that end");
 }
+
+/// READs are under way, and more are waiting for a link that is paused or not, when their key dies by the peer's SEND or by the owner's own hand. What is
+/// in the memory from the completion on nobody gets to see: a READ brings what was there before, or is refused. Nor does the completion wait for the link.
+#[test]
+fn a_key_is_not_read_behind_the_completion_of_its_invalidation() {
+    const READS: usize = 12;
+    const PART: usize = 4096;
+    const AFTER: u8 = 0xc3;
+    for mut setup in [Setup::small(), Setup::default()] {
+        // A host that takes its time.
+        setup.nic.pcie.read_latency *= 8;
+        let bed = Testbed::new(&setup).unwrap();
+        let mut far = fast(&bed, 1, READS * PART);
+        let near = region(&bed.hosts[0].pd, READS * PART, Access::all(), |_| GUARD);
+        let mail = region(&bed.hosts[1].pd, LEN, Access::all(), |_| 0);
+        let (mut came, mut refused) = (0, 0);
+        for round in 0..8u64 {
+            let (own, paused) = (round % 2 == 1, round % 4 >= 2);
+            let mut pair = bed.connect(&small_pairs()).unwrap();
+            near.write(0, &[GUARD; READS * PART]);
+            let was: Vec<u8> = (0..READS * PART).map(|i| noise(round)(i) & 0x3f).collect();
+            far.memory().write(0, &was);
+            let part = far.part(0, READS * PART, Access::all());
+            post(&mut pair.b, &[(Operation::Register(part), &[])], true);
+            succeeds(&bed, &mut pair.b, 0, "a registration");
+            pair.b.qp.post_recv(7, &[mail.sge(0, LEN)]).unwrap();
+            // Until the receive is on the chip.
+            bed.sim().advance_cycles(4000);
+            bed.sim().nic(1).hold.mac_tx = paused;
+            let mut batch = pair.a.qp.post();
+            for i in 0..READS {
+                let read = Operation::Read(part.remote(i * PART));
+                batch.add(i as u64, read, Data::Sges(&[near.sge(i * PART, PART)]), Flags::SIGNALED).unwrap();
+            }
+            if !own {
+                batch.add(99, Operation::SendInv(part.key()), Data::Sges(&[]), Flags::SIGNALED).unwrap();
+            }
+            batch.ring();
+            if own {
+                bed.sim().advance_cycles(500 + 300 * round);
+                post(&mut pair.b, &[(Operation::LocalInv(part.key()), &[])], true);
+            }
+            let c = wait(&bed, &mut pair.b.cq, "an invalidation");
+            assert_eq!(c.status, Ok(()), "round {round}");
+            far.memory().write(0, &[AFTER; READS * PART]);
+            if paused {
+                bed.sim().advance_cycles(3000);
+                bed.sim().nic(1).hold.mac_tx = false;
+            }
+            for _ in 0..READS + usize::from(!own) {
+                let c = wait(&bed, &mut pair.a.cq, "a READ");
+                came += u32::from(c.status.is_ok() && c.wr_id != 99);
+                refused += u32::from(c.status.is_err_and(|e| e.status == wc::REM_ACCESS));
+            }
+            let seen = bytes(&near);
+            let late = seen.iter().filter(|b| **b == AFTER).count();
+            assert_eq!(late, 0, "round {round}: bytes read behind the completion");
+            assert!(seen.iter().zip(&was).all(|(a, b)| a == b || *a == GUARD), "round {round}");
+        }
+        println!("{came} READs came, {refused} were refused");
+        assert!(came > 1 && refused > 1, "{came} {refused}");
+        assert_sound(&bed, "READs under invalidation");
+    }
+}

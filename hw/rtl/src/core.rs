@@ -572,6 +572,8 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         Source::<Chunk>::join(&mut self.mmu.rx_chunk, &mut self.landing.chunk);
         Source::<AccessReq>::join(&mut self.transmit.req, &mut self.mmu.tx_req);
         Source::<Chunk>::join(&mut self.mmu.tx_chunk, &mut self.transmit.chunk);
+        self.mmu.turns.next = self.transmit.turns.val();
+        self.landing.reading.next = self.mmu.reading.val();
         self.control.ask.next = self.requester.ask.val();
         self.control.asks.next = self.requester.asks.val();
         self.mmu.mtt_we.next = self.control.mtt_we.val();

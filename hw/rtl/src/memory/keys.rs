@@ -141,6 +141,9 @@ pub struct Keys {
     /// The answer to the question of 4 cycles ago, if there is one.
     pub region: Signal<Out, Region>,
     pub region_valid: Signal<Out, Bit>,
+    /// A key dies, of this row.
+    pub killed: Signal<Out, Bit>,
+    pub dying: Signal<Out, Bits<24>>,
     /// `abi::table::key` rows; a read tells of one whether it is valid.
     pub table: TablePort,
     /// For tests: rows written now are stored damaged.
@@ -187,6 +190,8 @@ impl Keys {
             early_taken: Default::default(),
             region: Default::default(),
             region_valid: Default::default(),
+            killed: Default::default(),
+            dying: Default::default(),
             table: Default::default(),
             flip: Default::default(),
             bad: Default::default(),
@@ -229,7 +234,10 @@ impl Logic for Keys {
         let req = self.req.q.val();
         let damaged = self.keys.bad.val().valid;
         let kill = self.kills_q[2].q.val();
-        self.keys.we.next = sweeping || (bus && row.write && row.index < rows) || (kill && !found.refused && !damaged);
+        let kills = kill && !found.refused && !damaged;
+        self.killed.next = kills;
+        self.dying.next = req.key.get_bits::<24>(8);
+        self.keys.we.next = sweeping || (bus && row.write && row.index < rows) || kills;
         self.keys.waddr.next = if sweeping {
             self.swept.q.val()
         } else if kill {

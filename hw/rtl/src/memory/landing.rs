@@ -18,8 +18,10 @@
 //! An atomic's step, once its chunk is there, waits until [`super::atomics`] has taken it with its operands; of an answer that gives
 //! the 8 bytes in the host's order. What it stores goes through our register, in a cycle in which that is free.
 //!
+//! A step that invalidates a key waits until nothing reads the memory that it opened (`reading`): then it may be told that the key is dead.
+//!
 //! A step takes 2 cycles, look and judge (2 more for every chunk but the first). Cannot deadlock: it waits for access, the write channel,
-//! the atomics and commit, none of which waits for it but the atomics for this register, which the channel empties. Halt bits need no clearing at reset: a queue is loaded before it is used.
+//! reads that the host owes, the atomics and commit, none of which waits for it but the atomics for this register, which the channel empties. Halt bits need no clearing at reset: a queue is loaded before it is used.
 
 use crate::{
     msg::*,
@@ -155,6 +157,8 @@ pub struct Landing {
     pub req: Source<AccessReq>,
     /// From it.
     pub chunk: Sink<Chunk>,
+    /// Memory of a key that a chunk of ours has invalidated may still be read.
+    pub reading: Signal<In, Bit>,
     /// To the arbiter of the write channel: what that takes is in order with whatever commit causes then, and counted in
     /// the channel's `issued`. Its `ready`, once up, stays until it has taken a write, as an arbiter's does.
     pub write: Source<DmaWrite>,
@@ -175,6 +179,8 @@ pub struct Landing {
     halts: Ram<Bits<2>, 13>,
     halted: DFF<Bits<2>>,
     judging: Reg<Bit>,
+    /// The step invalidates a key, and reads under it may be under way.
+    held: Reg<Bit>,
     /// A step of the present packet failed, and why.
     failed: Reg<Bit>,
     cause: DFF<Bits<8>>,
@@ -201,6 +207,7 @@ impl Landing {
             written: Default::default(),
             req: Default::default(),
             chunk: Default::default(),
+            reading: Default::default(),
             write: Default::default(),
             exchange: Default::default(),
             store: Default::default(),
@@ -211,6 +218,7 @@ impl Landing {
             halts: Ram::default().rows(2 * qps).style("distributed").at_once(),
             halted: Default::default(),
             judging: Default::default(),
+            held: Default::default(),
             failed: Default::default(),
             cause: Default::default(),
             failed_own: Default::default(),
@@ -240,7 +248,7 @@ fn side(qpn: Qp, response: Bit) -> Bits<13> {
 impl Logic for Landing {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, judging, failed, write_valid, answered, fault, yields);
+        regs!(self, clock, rst, judging, held, failed, write_valid, answered, fault, yields);
         dff_setup!(self, clock, halted, cause, failed_own, write_data);
         clock_reset!(self, clock, rst, pending);
         clock!(self, clock, halts);
@@ -275,6 +283,11 @@ impl Logic for Landing {
         if !judging {
             self.halted.d.next = self.halts.rdata.val();
             self.judging.d.next = waits || take;
+            let kills = op.exchanges && !op.moves && !op.reply.atomic;
+            self.held.d.next = if waits { kills } else { new.write && invalidates(new.need) };
+        } else if self.chunk.valid.val() && !self.reading.val() {
+            // Its key is dead, and all that it opened has been read.
+            self.held.d.next = false;
         }
         self.soon.next = ReplyGo { qpn: op.qpn, generation: op.generation, reply: op.reply };
         // Not that of an atomic, which may wait for long: who looks ahead would hold up the results of those before it.
@@ -285,7 +298,7 @@ impl Logic for Landing {
         let chunk = self.chunk.data.val();
         let free = !self.write_valid.q.val();
         let yields = self.yields.q.val();
-        let may = judging && free && !yields;
+        let may = judging && free && !yields && !self.held.q.val();
         let present = may && (!op.write || self.chunk.valid.val());
         let halt_now = self.halted.q.val();
         let halted = halt_now.get_bit(0) && !(halt_now.get_bit(1) && op.anew);

@@ -7,14 +7,18 @@
 //!                    +-> Keys -+-> Translate --+
 //! tx_req -> Access --+         +- (contiguous) +--> Access -> tx_chunk
 //! ```
+//! When a key dies, the chunks of the transmit side that were let in before and have not been taken are refused, and landing hears
+//! when those that have been read are back: see [`super::revoke`].
+//!
 //! A request's first chunk is there 8 cycles after the request is taken, 4 if its region is contiguous and nothing is before it. Cannot
 //! deadlock: see the parts; neither side can hold the other up, as answers go into room that the asking port keeps free.
 
-use super::{access::Access, keys::Keys, translate::Translate};
+use super::{access::Access, keys::Keys, revoke::Revoke, translate::Translate};
 use crate::{
     msg::{AccessReq, Chunk},
     stream::{BadRow, Sink, Source, TablePort},
 };
+use abi::status::cause;
 use hdl::prelude::*;
 
 /// The two access ports with their tables.
@@ -30,6 +34,10 @@ pub struct Mmu {
     pub tx_req: Sink<AccessReq>,
     /// Their chunks.
     pub tx_chunk: Source<Chunk>,
+    /// Reads of the transmit frames change their colour; see [`super::revoke`].
+    pub turns: Signal<In, Bit>,
+    /// The transmit frames may still read memory of a key that a chunk of landing has invalidated.
+    pub reading: Signal<Out, Bit>,
     /// `abi::table::key` rows.
     pub table: TablePort,
     /// For tests: key rows written now are stored damaged.
@@ -44,6 +52,7 @@ pub struct Mmu {
     pub mtt_frame: Signal<In, Bits<36>>,
     keys: Keys,
     translate: Translate,
+    revoke: Revoke,
     ports: Arr<Access, 2>,
     turn: Reg<Bit>,
 }
@@ -58,6 +67,8 @@ impl Mmu {
             rx_chunk: Default::default(),
             tx_req: Default::default(),
             tx_chunk: Default::default(),
+            turns: Default::default(),
+            reading: Default::default(),
             table: Default::default(),
             flip: Default::default(),
             bad: Default::default(),
@@ -66,6 +77,7 @@ impl Mmu {
             mtt_frame: Default::default(),
             keys: Keys::new(keys),
             translate: Translate::new(frames),
+            revoke: Revoke::new(keys),
             ports: Default::default(),
             turn: Default::default(),
         }
@@ -76,14 +88,31 @@ impl Logic for Mmu {
     #[kernel]
     fn update(&mut self) {
         regs!(self, clock, rst, turn);
-        clock_reset!(self, clock, rst, keys, translate);
+        clock_reset!(self, clock, rst, keys, translate, revoke);
         for i in 0..2 {
             clock_reset!(self, clock, rst, ports[i]);
         }
         Sink::<AccessReq>::link(&mut self.rx_req, &mut self.ports[0].req);
         Source::<Chunk>::link(&mut self.rx_chunk, &mut self.ports[0].chunk);
         Sink::<AccessReq>::link(&mut self.tx_req, &mut self.ports[1].req);
-        Source::<Chunk>::link(&mut self.tx_chunk, &mut self.ports[1].chunk);
+        let chunk = self.ports[1].chunk.data.val();
+        let some = self.ports[1].chunk.valid.val();
+        let takes = self.tx_chunk.ready.val();
+        let dead = self.revoke.dead.val();
+        self.tx_chunk.valid.next = some;
+        self.tx_chunk.data.next = chunk;
+        self.tx_chunk.data.next.refused = chunk.refused || dead;
+        if dead && !chunk.refused {
+            self.tx_chunk.data.next.cause = elab!(bits::<8>(cause::KEY_INVALID as u64));
+        }
+        self.ports[1].chunk.ready.next = takes;
+        self.revoke.taken.next = some && takes;
+        self.revoke.last.next = chunk.last;
+        self.revoke.refused.next = chunk.refused;
+        self.revoke.turns.next = self.turns.val();
+        self.revoke.kill.next = self.keys.killed.val();
+        self.revoke.key.next = self.keys.dying.val();
+        self.reading.next = self.revoke.reading.val();
 
         // The port whose turn it is, if it asks, else the other one.
         let wants = self.ports[0].wants.val();
@@ -96,6 +125,8 @@ impl Logic for Mmu {
         self.keys.kills.next = open && wants && !one && self.ports[0].kills.val();
         self.ports[0].asks.next = open && wants && !one;
         self.ports[1].asks.next = open && one;
+        self.revoke.asks.next = open && one;
+        self.revoke.index.next = self.ports[1].index.val();
         self.turn.d.next = !one;
         self.keys.asked.next =
             if self.keys.asker.val() { self.ports[1].asked.val() } else { self.ports[0].asked.val() };
@@ -434,9 +465,33 @@ mod tests {
 
     /// Received packets use and invalidate few keys, one behind the other, while the other port uses them as well: from the next ask
     /// of its own port on a key is dead, and nothing else opens or closes it.
+    /// A taker that notes the cycle of each request's last chunk, and whether it was refused. A chunk that is offered may come to be refused: its key
+    /// has died.
+    struct Noting(Taker, Vec<(u64, bool)>, &'static str);
+    impl Actor for Noting {
+        fn drive(&mut self, m: &mut Model) {
+            self.0.drive(m);
+        }
+        fn observe(&mut self, m: &Model) {
+            self.0.after_reset();
+            let before = self.0.len();
+            self.0.observe(m);
+            let chunk = crate::transport::kit::fields_of::<Chunk>(m.bytes(&*format!("{}.data", self.2)));
+            if self.0.len() > before && chunk.contains_key("last") {
+                self.1.push((m.cycle(), chunk.contains_key("refused")));
+            }
+        }
+        fn done(&self) -> bool {
+            self.0.done()
+        }
+        fn status(&self) -> String {
+            self.0.status()
+        }
+    }
+
     #[test]
     fn a_key_is_dead_from_the_next_ask_on() {
-        let (mut killed, mut kept) = (0, 0);
+        let (mut killed, mut kept, mut revoked) = (0, 0, 0);
         for seed in 0..scale(6) as u64 {
             println!("seed {seed}");
             let (mut m, mut rng, mut keys, frames) = ready(seed);
@@ -447,8 +502,10 @@ mod tests {
                 load(&mut m, keys.iter().enumerate().map(|(i, k)| access(id::KEY, i, true, row(k))).collect());
                 let mut rx = Giver::new(&m, "rx_req", stall, seed + round);
                 let mut tx = Giver::new(&m, "tx_req", Stall::Random, seed + round + 1);
-                let mut rx_out = Taker::new(&m, "rx_chunk", stall, seed + round + 2);
-                let mut tx_out = Taker::new(&m, "tx_chunk", stall, seed + round + 3);
+                let mut rx_out = Noting(Taker::new(&m, "rx_chunk", stall, seed + round + 2), vec![], "rx_chunk");
+                let slow = if round % 2 == 0 { stall } else { Stall::Rate(0.9) };
+                let mut tx_out = Noting(Taker::new(&m, "tx_chunk", slow, seed + round + 3), vec![], "tx_chunk");
+                let (mut opened, mut kills_at) = (vec![], vec![]);
                 let mut causes = vec![];
                 for _ in 0..60 {
                     let mut want = random_want(&mut rng, &keys);
@@ -460,23 +517,38 @@ mod tests {
                     want.len = if want.need >= 16 { 1 } else { want.len };
                     rx.send(message(&want));
                     tx.send(message(&Want { need: want.need & 15, len: 1, span: 1, ..want }));
-                    tx_out.expect(1);
+                    tx_out.0.expect(1);
+                    let reads = Want { need: want.need & 15, len: 1, span: 1, ..want };
+                    opened.push((index, reference(&keys, &frames, &reads).0 == 0));
                     let (fault, chunks) = reference(&keys, &frames, &want);
                     let kills = want.need >= 16 && fault == 0;
                     if kills {
                         keys[index].valid = false;
                         killed += 1;
+                        kills_at.push((index, causes.len()));
                     }
                     kept += u64::from(want.need >= 16 && fault != 0);
-                    rx_out.expect(chunks.len().max(1) as u64);
+                    rx_out.0.expect(chunks.len().max(1) as u64);
                     causes.push((fault, chunks.len().max(1)));
                 }
                 let all: &mut [&mut dyn Actor] = &mut [&mut rx, &mut tx, &mut rx_out, &mut tx_out];
                 bench::run(&mut m, all, 10_000);
+                // What has not been taken when a death is told is refused.
+                for (kind, at) in kills_at {
+                    let told = rx_out.1[at].0;
+                    for (i, (_, opens)) in opened.iter().enumerate().filter(|(_, o)| o.0 == kind) {
+                        let (taken, refused) = tx_out.1[i];
+                        assert!(
+                            taken <= told || refused,
+                            "seed {seed}, round {round}: read {i} goes behind the death {at}"
+                        );
+                        revoked += u64::from(*opens && refused);
+                    }
+                }
                 for (fault, count) in causes {
                     let mut chunks = 0;
                     loop {
-                        let got = rx_out.pop().expect("an answer is missing");
+                        let got = rx_out.0.pop().expect("an answer is missing");
                         chunks += 1;
                         assert_eq!(got.get("cause"), u64::from(fault));
                         if got.get("last") == 1 {
@@ -490,8 +562,8 @@ mod tests {
                 assert_eq!(told, keys.iter().map(|k| k.valid).collect::<Vec<_>>());
             }
         }
-        println!("{killed} killed, {kept} refused");
-        assert!(killed > 100 && kept > 100);
+        println!("{killed} killed, {kept} refused, {revoked} revoked");
+        assert!(killed > 100 && kept > 100 && revoked > 10);
     }
 
     #[test]

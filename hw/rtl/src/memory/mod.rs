@@ -10,5 +10,6 @@ mod host;
 pub mod keys;
 pub mod landing;
 pub mod mmu;
+pub mod revoke;
 pub mod translate;
 pub mod writes;

@@ -44,6 +44,8 @@ use hdl::prelude::*;
 const PENDING: usize = 16;
 /// Stretches in front of the reservation.
 const WAITING: usize = 2;
+/// Bit of a read's tag, above the slot, that is its colour.
+const COLOR: usize = 14;
 /// Frame slots: what the queue of heads holds, which answers at once.
 pub const MAX_SLOTS: usize = SMALL;
 
@@ -157,6 +159,8 @@ pub struct Frames<const W: usize> {
     pub queued: Signal<Out, Bits<16>>,
     /// Frames that left the ring: all with a sequence number below.
     pub gone: Signal<Out, Bits<16>>,
+    /// From the next cycle on reads have the other colour: all of that one are back.
+    pub turns: Signal<Out, Bit>,
     sweep: Reg<Bits<16>>,
     sweeping: Reg<Bit>,
     // Accept.
@@ -182,6 +186,9 @@ pub struct Frames<const W: usize> {
     age: DFF<Age>,
     /// Bytes that were asked for and have not come; they are few enough to ask for more.
     flying: Reg<Bits<17>>,
+    /// Colour of the reads, a bit of their tag, and bytes of the other colour that have not come.
+    color: Reg<Bit>,
+    late: Reg<Bits<17>>,
     asks: Reg<Bit>,
     // Issue: where the rest of a stretch goes of which a chunk was read.
     moved: Reg<Bit>,
@@ -250,6 +257,7 @@ impl<const W: usize> Frames<W> {
             free_rows: Default::default(),
             queued: Default::default(),
             gone: Default::default(),
+            turns: Default::default(),
             sweep: Default::default(),
             sweeping: Reg::with_reset(true),
             segs: Fifo::new(WAITING),
@@ -269,6 +277,8 @@ impl<const W: usize> Frames<W> {
             urgent: Default::default(),
             age: Default::default(),
             flying: Default::default(),
+            color: Default::default(),
+            late: Default::default(),
             asks: Default::default(),
             moved: Default::default(),
             dest: Default::default(),
@@ -324,7 +334,7 @@ impl<const W: usize> Logic for Frames<W> {
     fn update(&mut self) {
         regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, tail, room);
         regs!(self, clock, rst, moved, took, piece, next_piece, piece_there, issued, fault, closing, closed, tallying);
-        regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks, urgent);
+        regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks, urgent, color, late);
         dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
         dff_setup!(self, clock, eras, age);
         clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
@@ -471,7 +481,9 @@ impl<const W: usize> Logic for Frames<W> {
         let dest = if moved { self.dest.q.val() } else { stretch.dest };
         self.chunk.ready.next = wants_chunk && self.dma.ready.val();
         self.dma.valid.next = (wants_chunk && self.chunk.valid.val() && !refused) && !stale;
-        self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag: stretch.slot, dest };
+        let color = self.color.q.val();
+        let tag = stretch.slot.replace_bit(COLOR, color);
+        self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag, dest };
         if take_chunk {
             self.moved.d.next = !chunk.last;
             self.dest.d.next = dest + chunk.len.cast::<20>();
@@ -529,7 +541,17 @@ impl<const W: usize> Logic for Frames<W> {
         let asked: Bits<17> = if reads { chunk.len.cast::<17>() } else { 0.into() };
         let came: Bits<17> = if comes { data.bytes.cast::<17>() } else { 0.into() };
         let flying = self.flying.q.val();
-        self.flying.d.next = (flying + asked) - came;
+        let still = (flying + asked) - came;
+        self.flying.d.next = still;
+        let late = self.late.q.val();
+        let turns = !late.any();
+        self.turns.next = turns;
+        if turns {
+            self.color.d.next = !color;
+            self.late.d.next = still;
+        } else if data.tag.get_bit(COLOR) != color {
+            self.late.d.next = late - came;
+        }
         self.asks.d.next = !(flying >> elab!(self._flight.0 as u64)).any();
         let found: Bits<8> = if take_chunk { chunk.cause } else { 0.into() };
         let fault = if self.fault.q.val().any() { self.fault.q.val() } else { found };

@@ -60,6 +60,8 @@ pub struct Transmit<const W: usize> {
     pub queued: Signal<Out, Bits<16>>,
     /// Data frames that left or were dropped: all with a sequence number below.
     pub gone: Signal<Out, Bits<16>>,
+    /// From the next cycle on reads have another colour: those of the one before the present are back.
+    pub turns: Signal<Out, Bit>,
     /// New retry epochs of the requester, and of READ responses.
     pub epoch: Sink<EpochMark>,
     pub reply_epoch: Sink<EpochMark>,
@@ -103,6 +105,7 @@ impl<const W: usize> Transmit<W> {
             left: Default::default(),
             queued: Default::default(),
             gone: Default::default(),
+            turns: Default::default(),
             epoch: Default::default(),
             reply_epoch: Default::default(),
             view_re: Default::default(),
@@ -134,6 +137,7 @@ impl<const W: usize> Logic for Transmit<W> {
         self.frames.data_valid.next = self.data_valid.val();
         self.queued.next = self.frames.queued.val();
         self.gone.next = self.frames.gone.val();
+        self.turns.next = self.frames.turns.val();
 
         self.buffer.we.next = self.frames.we.val();
         self.buffer.waddr.next = self.frames.waddr.val();
