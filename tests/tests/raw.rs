@@ -233,6 +233,10 @@ fn who_does_not_answer_is_named_and_who_is_fixed_is_not_asked() {
     assert_eq!(counts(&bed, 0, [counter::TX_RAW]), [3]);
     let error = a.resolve(0, "fd00::2".parse().unwrap()).unwrap_err().to_string();
     assert!(error.contains("fd00::2 cannot be reached from GID 0, which is 10.0.0.1"), "{error}");
+    // A group's MAC follows from its address, but no more can be sent to one of another family.
+    assert_eq!(a.resolve(0, "239.129.2.3".parse().unwrap()).unwrap(), [1, 0, 0x5e, 1, 2, 3]);
+    let error = a.resolve(0, "ff02::1".parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("ff02::1 cannot be reached from GID 0, which is 10.0.0.1"), "{error}");
     assert!(a.resolve(3, nobody).unwrap_err().to_string().contains("GID 3 is not set"));
     // One port has one.
     let h = &bed.hosts[0];

@@ -172,16 +172,17 @@ impl Network {
     pub fn try_resolve(&mut self, gid: u8, ip: IpAddr) -> Result<Option<[u8; 6]>> {
         self.poll()?;
         let own = self.own(gid)?;
+        let other_family = || {
+            Error::new(format!("{ip} cannot be reached from GID {gid}, which is {}", own.ip))
+                .hint("use a GID of the same family")
+        };
         if ip.is_multicast() {
-            return Ok(Some(mac_of(ip)));
+            return if ip.is_ipv4() == own.ip.is_ipv4() { Ok(Some(mac_of(ip))) } else { Err(other_family()) };
         }
         if let Some(same) = self.device.gids().into_iter().flatten().find(|g| g.ip == ip && g.vlan == own.vlan) {
             return Ok(Some(same.mac));
         }
-        let question = wire::ask(&own, ip).ok_or_else(|| {
-            Error::new(format!("{ip} cannot be reached from GID {gid}, which is {}", own.ip))
-                .hint("use a GID of the same family")
-        })?;
+        let question = wire::ask(&own, ip).ok_or_else(other_family)?;
         match self.cache.step((own.vlan, ip), self.device.clock(), &self.patience) {
             Step::Known(mac) => Ok(Some(mac)),
             Step::Wait => Ok(None),
