@@ -1,7 +1,7 @@
 //! Runs the rows of `ferroce_tests::conformance`, each as a test of its own: a NIC, and a packet peer that says what the row's script has.
 
 use ferroce_tests::conformance::talk::Talk;
-use ferroce_tests::conformance::{self, Row, TABLES, WIDE};
+use ferroce_tests::conformance::{self, Row, TABLES, WIDE, WIDE_TABLES};
 use libtest_mimic::{Arguments, Trial};
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for (module, row) in TABLES.iter().flat_map(|t| t.rows.iter().map(|row| (t.module, *row))) {
         trials.push(trial(format!("{module}::{}", row.name), row, false));
-        if WIDE.contains(&row.name) {
+        if WIDE.contains(&row.name) || WIDE_TABLES.contains(&module) {
             trials.push(trial(format!("{module}::{}_at_512_bits", row.name), row, true));
         }
     }

@@ -69,7 +69,7 @@ pub fn page() -> String {
         queue::MAX_SGE,
         queue::MAX_MESSAGE
     );
-    layouts(&mut p, &[queue::send_wqe::LAYOUT, queue::key_wqe::LAYOUT, queue::sge::LAYOUT]);
+    layouts(&mut p, &[queue::send_wqe::LAYOUT, queue::key_wqe::LAYOUT, queue::ud_target::LAYOUT, queue::sge::LAYOUT]);
     numbers(&mut p, &[queue::send_op::ALL]);
 
     section(&mut p, "Completions and events");
@@ -99,13 +99,20 @@ pub fn page() -> String {
             cmd::list_owned::LAYOUT,
             cmd::create_mr::LAYOUT,
             cmd::create_cq::LAYOUT,
+            cmd::resize_cq::LAYOUT,
             cmd::create_eq::LAYOUT,
             cmd::create_qp::LAYOUT,
             cmd::modify_qp::LAYOUT,
+            cmd::query_qp::LAYOUT,
+            cmd::create_srq::LAYOUT,
+            cmd::modify_srq::LAYOUT,
+            cmd::query_srq::LAYOUT,
+            cmd::create_ah::LAYOUT,
             cmd::mcast::LAYOUT,
             cmd::set_gid::LAYOUT,
             cmd::set_port::LAYOUT,
             cmd::set_multicast::LAYOUT,
+            cmd::set_vfs::LAYOUT,
         ],
     );
     numbers(&mut p, &[cmd::attr::ALL, cmd::kind::ALL, cmd::key_kind::ALL]);
@@ -130,6 +137,8 @@ pub fn page() -> String {
             table::qp_address::LAYOUT,
             table::qp_send::LAYOUT,
             table::qp_recv::LAYOUT,
+            table::qp_recv_read::LAYOUT,
+            table::srq::LAYOUT,
             table::pace::LAYOUT,
             table::cq::LAYOUT,
             table::eq::LAYOUT,

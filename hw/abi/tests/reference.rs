@@ -14,3 +14,25 @@ fn the_page_is_up_to_date() {
         different.map(|line| line + 1)
     );
 }
+
+/// No layout is left out.
+#[test]
+fn it_has_all_layouts() {
+    let page = reference::page();
+    let mut count = 0;
+    for text in [
+        include_str!("../src/cmd.rs"),
+        include_str!("../src/queue.rs"),
+        include_str!("../src/table.rs"),
+        include_str!("../src/image.rs"),
+    ] {
+        // `pub mod name: 64 {`
+        for head in text.lines().filter_map(|l| l.strip_prefix("    pub mod ")) {
+            let (name, kind) = head.split_once(':').unwrap();
+            let bytes = kind.trim().trim_end_matches(" {").parse::<usize>();
+            assert!(bytes.is_err() || page.contains(&format!("\n### {name}\n")), "{name} is not in the reference");
+            count += usize::from(bytes.is_ok());
+        }
+    }
+    assert!(count > 30, "{count} layouts");
+}

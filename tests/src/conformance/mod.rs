@@ -104,6 +104,9 @@ pub const WIDE: &[&str] = &[
     "a_group_gives_a_copy_to_each_member",
 ];
 
+/// Tables of which all rows do.
+pub const WIDE_TABLES: &[&str] = &["keys", "shared"];
+
 /// What stands before and behind [`page`] in `docs/conformance.md`.
 pub const MARKS: [&str; 2] = ["<!-- rows -->\n", "<!-- end of rows -->\n"];
 

@@ -155,6 +155,28 @@ fn sequence_access_resource_length_key(t: &mut Talk) {
     let write = t.only(0, t.write(0, 10));
     ends_with(t, "length before key", INVALID_REQUEST, &[], Packet { reth: bad_length, ..write.clone() });
     ends_with(t, "key alone", REMOTE_ACCESS, &[], Packet { reth: bad_key, ..write });
+    // Opcode sequence before the receive, and before the key.
+    t.apart(t.terms, |t| {
+        t.peer(Packet { opcode: op::SEND_MIDDLE, psn: 0, ack_req: true, payload: data(256), ..Packet::default() });
+        t.refuses(0, INVALID_REQUEST);
+        t.ends();
+    });
+    let write = t.only(0, t.write(0, 10));
+    t.apart(t.terms, |t| {
+        let at = t.receive(600);
+        t.peer(t.cut(0, Request::send(data(600)))[0].clone());
+        t.lands(at, 256);
+        t.peer(Packet { psn: 1, reth: bad_key, ..write });
+        t.refuses(1, INVALID_REQUEST);
+        t.receive_fails(wc::REM_INV_REQ);
+    });
+    // READ resources before the key.
+    let read = Packet { reth: bad_key, ..t.only(0, t.read(0, 10)) };
+    t.apart(Terms { max_dest_reads: 0, ..t.terms }, |t| {
+        t.peer(read);
+        t.refuses(0, INVALID_REQUEST);
+        t.ends();
+    });
     // Receive before length and key; it is RNR, which ends nothing.
     let imm = Packet { imm: Some([0; 4]), opcode: op::WRITE_ONLY_IMM, reth: bad_length, ..t.only(0, t.write(0, 10)) };
     t.apart(t.terms, |t| {
