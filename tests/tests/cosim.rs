@@ -89,7 +89,7 @@ fn a_soak_of_a_small_nics_queue_pairs_under_all_faults() {
 
 /// In rounds with connections of their own.
 #[test]
-#[ignore = "an hour and more: for `./ferroce test --all`"]
+#[ignore = "40 minutes: for `./ferroce test --all`"]
 fn a_soak_of_a_million_operations() {
     const ROUNDS: usize = 20;
     let operations = verilate::whole(1_000_000);

@@ -117,7 +117,7 @@ fn every_request_opcode_is_taken(t: &mut Talk) {
 }
 
 /// Bytes of extended headers: the opcode table of IBTA 9.2, with those of atomics and invalidation.
-fn extended(opcode: u8) -> usize {
+pub(super) fn extended(opcode: u8) -> usize {
     match opcode {
         0x03 | 0x05 | 0x09 | 0x0d | 0x0f | 0x10 | 0x11 | 0x16 | 0x17 => 4,
         0x06 | 0x0a | 0x0c | 0x1d => 16,
@@ -134,18 +134,23 @@ fn extended(opcode: u8) -> usize {
     }
 }
 
+/// The peer sends headers and nothing else, without the last byte: it is malformed.
+pub(super) fn a_byte_less(t: &mut Talk, bare: &Packet) {
+    let mut cut = t.addressed(bare.clone()).frame(&t.peer.envelope);
+    let udp = 8 + 12 + extended(bare.opcode) + 4 - 1;
+    cut.truncate(34 + udp);
+    cut[16..18].copy_from_slice(&(20 + udp as u16).to_be_bytes());
+    cut[38..40].copy_from_slice(&(udp as u16).to_be_bytes());
+    seal(&mut cut);
+    t.frame(cut);
+    t.counts(counter::RX_MALFORMED, 1);
+}
+
 fn every_opcode_at_its_least_length(t: &mut Talk) {
     use counter::*;
     for opcode in 0..=255 {
         let bare = Packet { opcode, ack_req: true, payload: vec![0; extended(opcode)], ..Packet::default() };
-        let mut cut = t.addressed(bare.clone()).frame(&t.peer.envelope);
-        let udp = 8 + 12 + extended(opcode) + 4 - 1;
-        cut.truncate(34 + udp);
-        cut[16..18].copy_from_slice(&(20 + udp as u16).to_be_bytes());
-        cut[38..40].copy_from_slice(&(udp as u16).to_be_bytes());
-        seal(&mut cut);
-        t.frame(cut);
-        t.counts(RX_MALFORMED, 1);
+        a_byte_less(t, &bare);
         // Answers to nothing, what is others', what nobody has: the QP does not notice.
         let dropped = match opcode {
             0x0d..=0x12 => RX_STALE_RESPONSE,

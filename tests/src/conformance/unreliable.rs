@@ -1,5 +1,6 @@
 //! What queue pairs of UD and UC send, and what they make of what comes (IBTA 9.8): nobody answers, and what does not fit is dropped.
 
+use super::frames::{a_byte_less, extended};
 use super::requester::{US, to};
 use super::talk::{PEER_QPN, Talk, data};
 use super::{Row, row};
@@ -40,6 +41,11 @@ pub const ROWS: &[Row] = &[
         "9.6",
         opcodes_of_other_transports_are_dropped,
         "UD and UC: packets of another transport, ACKs among them, are dropped"
+    ),
+    row!(
+        "9.2, 9.6",
+        every_opcode_at_its_least_length_on_uc_and_ud,
+        "UD and UC: every opcode from 0 to 255 with its headers and nothing else, and with a byte less: all but a WRITE of nothing on UC is dropped without an answer, and the QP lives"
     ),
     row!(
         "9.4.4, 9.4.5, 9.6",
@@ -265,6 +271,35 @@ fn opcodes_of_other_transports_are_dropped(t: &mut Talk) {
         t.peer(Packet { qpn, ..ack(0, syndrome::REMOTE_ACCESS, 1) });
     }
     t.counts(counter::RX_QP_TYPE, 4);
+    lives(t, &qp);
+    lives(t, &connected);
+}
+
+fn every_opcode_at_its_least_length_on_uc_and_ud(t: &mut Talk) {
+    use counter::*;
+    let (qp, _ah) = datagrams(t);
+    let connected = connection(t, Access::all());
+    for (qpn, own) in [(connected.qpn(), 0x20..=0x2b), (qp.qpn(), 0x64..=0x65)] {
+        for opcode in 0..=255 {
+            let bare = Packet { opcode, qpn, ack_req: true, payload: vec![0; extended(opcode)], ..Packet::default() };
+            a_byte_less(t, &bare);
+            t.peer(bare);
+            let verdict = match opcode {
+                // Of no bytes, by a key that nobody looks at.
+                0x2a if own.contains(&0x2a) => RX_ACCEPTED,
+                // With a Q_Key of 0.
+                0x64 | 0x65 if own.contains(&0x64) => RX_QP_PEER,
+                // Without a FIRST or too short for one, or without a receive.
+                _ if own.contains(&opcode) => RX_UNRELIABLE,
+                0x81 => RX_CNP,
+                0x00..=0x14 | 0x16 | 0x17 | 0x1d | 0x20..=0x2b | 0x64 | 0x65 => RX_QP_TYPE,
+                _ => RX_OPCODE,
+            };
+            if verdict != RX_ACCEPTED {
+                t.counts(verdict, 1);
+            }
+        }
+    }
     lives(t, &qp);
     lives(t, &connected);
 }
