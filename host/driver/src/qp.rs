@@ -564,7 +564,7 @@ impl<T: Transport> Qp<Rts, T> {
     }
 }
 
-/// What can be changed of a reliable connection in SQD, once it has drained.
+/// What can be changed of a reliable connection: all of it in SQD, once it has drained; the RNR timer and the access in RTS, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
     /// Verbs timeout code.
@@ -583,9 +583,22 @@ pub struct Changes {
     pub access: Option<Access>,
 }
 
+impl Qp<Rts> {
+    /// Changes attributes while it is at work; those that ask for SQD are refused.
+    pub fn change(&self, changes: &Changes) -> Result<()> {
+        self.change_in(qp_state::RTS, changes)
+    }
+}
+
 impl Qp<Sqd> {
     /// Changes attributes.
     pub fn change(&self, changes: &Changes) -> Result<()> {
+        self.change_in(qp_state::SQD, changes)
+    }
+}
+
+impl<S: State> Qp<S> {
+    fn change_in(&self, state: u8, changes: &Changes) -> Result<()> {
         let all = [
             (attr::TIMEOUT, modify_qp::TIMEOUT, changes.timeout),
             (attr::RETRY_CNT, modify_qp::RETRY_CNT, changes.retry_count),
@@ -597,7 +610,7 @@ impl Qp<Sqd> {
         ];
         let given = all.into_iter().filter_map(|(mask, field, value)| value.map(|v| (mask, (field, u64::from(v)))));
         let (masks, fields): (Vec<_>, Vec<_>) = given.unzip();
-        self.modify(masks.into_iter().fold(0, |all, mask| all | mask), qp_state::SQD, &fields)
+        self.modify(masks.into_iter().fold(0, |all, mask| all | mask), state, &fields)
     }
 }
 

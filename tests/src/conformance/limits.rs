@@ -3,7 +3,8 @@
 use super::talk::{Talk, Terms, acked, data};
 use super::{Row, row};
 use abi::status::counter;
-use driver::Completion;
+use driver::qp::Changes;
+use driver::{Access, Completion};
 use fabric::peer::{Operation, Received, Request, Requester, Responder, ack, op, syndrome};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -52,8 +53,50 @@ pub const ROWS: &[Row] = &[
             "Messages of all kinds and lengths in both directions at once, over a path that loses packets and answers: all are executed, once, in order"
         )
     },
+    row!(
+        "10.3.1, 11.2.4.2",
+        what_changes_at_work_counts_at_once,
+        "RTS to RTS: a new RNR timer code is told and new access holds from the next packet on, expected PSN and MSN stay; what asks for SQD is refused and changes nothing"
+    ),
     row!("9.7.4", messages_of_the_largest_mtu, "Path MTUs from 256 to 4096"),
 ];
+
+fn what_changes_at_work_counts_at_once(t: &mut Talk) {
+    let timer = |code| Changes { min_rnr_timer: Some(code), ..Changes::default() };
+    t.peer(t.only(0, t.write(0, 10)));
+    t.nic(acked(0, 1));
+    t.lands(0, 10);
+    for code in [0, 17, 31] {
+        t.qp.change(&timer(code)).unwrap();
+        t.peer(t.only(1, Request::send(data(3))));
+        t.nic(ack(1, syndrome::RNR | code, 1));
+        t.counts(counter::RX_RNR, 1);
+    }
+    for changes in [
+        Changes { timeout: Some(9), ..timer(3) },
+        Changes { retry_count: Some(1), ..timer(3) },
+        Changes { rnr_retry: Some(1), ..timer(3) },
+        Changes { max_reads: Some(1), ..timer(3) },
+        Changes { max_dest_reads: Some(1), ..timer(3) },
+    ] {
+        let e = t.qp.change(&changes).unwrap_err().to_string();
+        assert!(e.contains("is not allowed"), "{changes:?}: {e}");
+    }
+    t.peer(t.only(1, Request::send(data(3))));
+    t.nic(ack(1, syndrome::RNR | 31, 1));
+    t.counts(counter::RX_RNR, 1);
+    let may = |access| Changes { access: Some(access), ..Changes::default() };
+    t.qp.change(&may(Access::LOCAL_WRITE | Access::REMOTE_READ)).unwrap();
+    t.peer(t.only(1, t.read(0, 10)));
+    t.nic_all(t.response(1, 2, 0, 10));
+    t.qp.change(&may(Access::LOCAL_WRITE | Access::REMOTE_WRITE)).unwrap();
+    t.peer(t.only(2, t.write(20, 10)));
+    t.nic(acked(2, 3));
+    t.lands(20, 10);
+    t.peer(t.only(3, t.read(0, 10)));
+    t.refuses(3, syndrome::INVALID_REQUEST);
+    t.ends();
+}
 
 fn sixty_four_packets_with_losses(t: &mut Talk) {
     let mut rng = verilate::rng(5);
