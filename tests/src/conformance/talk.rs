@@ -2,7 +2,7 @@
 
 use crate::noise;
 use abi::queue::event;
-use abi::status::{counter, wc};
+use abi::status::{cause, counter, wc};
 use abi::table::qp_state;
 use driver::qp::{Path, QpSizes, Rts, SendOptions};
 use driver::{Access, Completion, Cq, Data, Flags, Mr, Qp, Srq};
@@ -107,6 +107,21 @@ pub fn data(len: usize) -> Vec<u8> {
 /// The answer to all up to `psn`.
 pub fn acked(psn: u32, msn: u32) -> Packet {
     ack(psn, syndrome::ACK, msn)
+}
+
+/// The cause that a status has, if it has but one: of a send, which the peer's answer or none has ended, or of a receive.
+fn cause_of(status: u8, receive: bool) -> Option<u8> {
+    match (status, receive) {
+        (wc::REM_INV_REQ, false) => Some(cause::NAK_INVALID_REQUEST),
+        (wc::REM_ACCESS, false) => Some(cause::NAK_REMOTE_ACCESS),
+        (wc::REM_OP, false) => Some(cause::NAK_REMOTE_OPERATION),
+        (wc::RETRY_EXC, false) => Some(cause::RETRY_EXCEEDED),
+        (wc::RNR_RETRY_EXC, false) => Some(cause::RNR_RETRY_EXCEEDED),
+        (wc::BAD_RESP, false) => Some(cause::BAD_RESPONSE),
+        (wc::LOC_LEN, true) => Some(cause::RECEIVE_TOO_SHORT),
+        (wc::WR_FLUSH, _) => Some(cause::FLUSHED),
+        _ => None,
+    }
 }
 
 /// From the host to the peer.
@@ -457,6 +472,8 @@ impl<'a> Talk<'a> {
     pub fn fails(&mut self, id: u64, status: u8) {
         let c = self.completion(&format!("message {id}"));
         assert_eq!((c.wr_id, c.status.err().map(|e| e.status)), (id, Some(status)), "{c:?}");
+        let cause = c.status.err().map_or(cause::NONE, |e| e.cause);
+        assert!(cause_of(status, id >= RECEIVE).is_none_or(|want| want == cause), "cause of {c:?}");
         self.ended = true;
     }
 
