@@ -204,8 +204,11 @@ fn request(t: &mut Talk, bare: Packet) {
     }
 }
 
-/// Makes checksum and ICRC of a frame over IPv4 right again.
+/// Makes checksum and ICRC of a frame over IPv4 right again. One over IPv6 has no checksum, and keeps its ICRC, which the NIC then judges.
 fn seal(frame: &mut [u8]) {
+    if frame[14] >> 4 == 6 {
+        return;
+    }
     let end = frame.len() - 4;
     frame[24..26].fill(0);
     let sum = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>();
@@ -216,7 +219,11 @@ fn seal(frame: &mut [u8]) {
 
 fn what_changes_on_the_way_is_not_covered(t: &mut Talk) {
     // Sealing makes the header checksum right; the ICRC must come out as it was.
-    let changes: &[(usize, u8)] = &[(15, 0xff), (22, 1), (42 + 4, 0xc0), (42 + 4, 0x3f)];
+    let changes: &[(usize, u8)] = match t.is_ip6() {
+        false => &[(15, 0xff), (22, 1), (42 + 4, 0xc0), (42 + 4, 0x3f)],
+        // Traffic class, flow label, hop limit.
+        true => &[(14, 0x6f), (15, 0xff), (16, 0xff), (17, 0xff), (21, 1), (62 + 4, 0xc0), (62 + 4, 0x3f)],
+    };
     for (psn, (at, value)) in changes.iter().enumerate() {
         let mut frame = t.addressed(t.only(psn as u32, t.write(20, 50))).frame(&t.peer.envelope);
         let icrc = frame[frame.len() - 4..].to_vec();
@@ -232,7 +239,9 @@ fn what_changes_on_the_way_is_not_covered(t: &mut Talk) {
 fn all_else_is_covered(t: &mut Talk) {
     let sound = t.addressed(t.only(0, t.write(20, 5))).frame(&t.peer.envelope);
     // Bits of: IP identification, UDP source port, each byte of the BTH but that of FECN and BECN, RETH, payload, pad.
-    let places = [18, 35].into_iter().chain((42..46).chain(47..sound.len() - 4));
+    let (udp, bth) = if t.is_ip6() { (54, 62) } else { (34, 42) };
+    let of_ip4 = (!t.is_ip6()).then_some(18);
+    let places = of_ip4.into_iter().chain([udp + 1]).chain((bth..bth + 4).chain(bth + 5..sound.len() - 4));
     for at in places {
         let mut frame = sound.clone();
         frame[at] ^= 0x10;

@@ -104,7 +104,29 @@ pub const WIDE: &[&str] = &[
     "a_group_gives_a_copy_to_each_member",
 ];
 
-/// Tables of which all rows do.
+/// Rows that run over IPv6 as well: all kinds of requests and answers, and what is read from the IP header.
+pub const IP6: &[&str] = &[
+    "every_request_opcode_is_taken",
+    "payloads_of_odd_lengths",
+    "packets_of_others_are_dropped",
+    "all_else_is_covered",
+    "what_changes_on_the_way_is_not_covered",
+    "a_tag_is_not_covered",
+    "a_read_takes_the_psns_of_its_response",
+    "a_send_fills_its_receive",
+    "rnr_codes",
+    "sequence_access_resource_length_key",
+    "messages_are_cut_at_the_mtu",
+    "a_read_takes_psns",
+    "an_atomic_is_answered_with_what_it_found",
+    "an_atomic_write_is_answered_like_a_read",
+    "both_ask_at_once_over_a_lossy_path",
+    "a_datagram_is_one_packet",
+    "a_datagram_lands_behind_its_header",
+    "unreliable_messages_are_cut_and_complete_when_they_have_left",
+];
+
+/// Tables of which all rows run at 512 bits, too.
 pub const WIDE_TABLES: &[&str] = &["keys", "shared"];
 
 /// What stands before and behind [`page`] in `docs/conformance.md`.

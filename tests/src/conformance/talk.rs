@@ -199,6 +199,11 @@ impl<'a> Talk<'a> {
         }
     }
 
+    /// They speak over IPv6.
+    pub fn is_ip6(&self) -> bool {
+        self.solo.peer.ip.is_ipv6()
+    }
+
     /// Lets time pass.
     pub fn pass(&self, cycles: u64) {
         let end = self.solo.sim().cycle() + cycles;

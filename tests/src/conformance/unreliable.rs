@@ -183,7 +183,8 @@ fn a_datagram_lands_behind_its_header(t: &mut Talk) {
         t.pass(2 * US);
         let packet = datagram(qp.qpn(), 17 + id as u32, data(len), imm);
         let frame = t.addressed(packet).frame(&t.peer.envelope);
-        t.lands_data(20, &frame[14..34]);
+        let (ip, at) = if t.is_ip6() { (40, 0) } else { (20, 20) };
+        t.lands_data(at, &frame[14..14 + ip]);
         t.lands(UD_HEADER, len);
         t.frame(frame);
         let opcode = if imm.is_some() { recv_op::RECV_IMM } else { recv_op::RECV };
