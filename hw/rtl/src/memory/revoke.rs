@@ -39,7 +39,7 @@ pub struct Revoke {
     /// A key has died. Every fourth cycle at most, and not while a request is checked.
     pub kill: Signal<In, Bit>,
     pub key: Signal<In, Bits<24>>,
-    /// Reads change their colour.
+    /// Reads change their colour, those that are issued in this cycle too.
     pub turns: Signal<In, Bit>,
     /// Memory of a key that has died may still be read.
     pub reading: Signal<Out, Bit>,
@@ -98,40 +98,39 @@ impl Logic for Revoke {
         let dead = self.died.q.val().get_bit(0);
         let leaves = self.taken.val() && self.last.val();
         let used: Bits<LINE> = if leaves { self.used.q.val() >> 1 } else { self.used.q.val() };
-        let was: Bits<LINE> = if leaves { self.died.q.val() >> 1 } else { self.died.q.val() };
         let asks = self.asks.val();
         let key = self.key.val() & mask;
-        let mut died: Bits<LINE> = 0.into();
+        // Who dies is found where it stands, before it is known whether the line moves on.
+        let mut died = self.died.q.val();
         for i in 0..LINE {
+            let hit = self.kill.val() && self.used.q.val().get_bit(i) && self.line[i].q.val() == key;
+            died = died.replace_bit(i, died.get_bit(i) || hit);
             let mut at = self.line[i].q.val();
             if elab!(i + 1 < LINE) {
                 if leaves {
                     at = self.line[elab!((i + 1) % LINE)].q.val();
                 }
             }
-            let mut is_dead = was.get_bit(i) || self.kill.val() && at == key;
             let ahead = if elab!(i == 0) { true } else { used.get_bit(elab!(i.saturating_sub(1))) };
             if asks && ahead && !used.get_bit(i) {
                 at = self.index.val() & mask;
-                is_dead = false;
             }
             self.line[i].d.next = at;
-            died = died.replace_bit(i, is_dead);
         }
-        self.died.d.next = died;
+        self.died.d.next = if leaves { died >> 1 } else { died };
         self.used.d.next = if asks { (used << 1) | 1 } else { used };
         self.dead.next = dead;
 
         // What has read.
-        let mut now = self.now.q.val();
         let before = self.before.q.val();
+        let turns = self.turns.val();
+        let mut now: Bits<KINDS> = if turns { 0.into() } else { self.now.q.val() };
         if self.taken.val() && !self.refused.val() && !dead {
             now = now.replace_bit(first.get_bits::<4>(0).index(), true);
         }
-        let turns = self.turns.val();
-        self.now.d.next = if turns { 0.into() } else { now };
+        self.now.d.next = now;
         if turns {
-            self.before.d.next = now;
+            self.before.d.next = self.now.q.val();
         }
 
         // A cycle behind a death all that was let through is known.

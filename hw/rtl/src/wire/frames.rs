@@ -159,7 +159,7 @@ pub struct Frames<const W: usize> {
     pub queued: Signal<Out, Bits<16>>,
     /// Frames that left the ring: all with a sequence number below.
     pub gone: Signal<Out, Bits<16>>,
-    /// From the next cycle on reads have the other colour: all of that one are back.
+    /// From this cycle on reads have the other colour: all of that one are back.
     pub turns: Signal<Out, Bit>,
     sweep: Reg<Bits<16>>,
     sweeping: Reg<Bit>,
@@ -481,7 +481,9 @@ impl<const W: usize> Logic for Frames<W> {
         let dest = if moved { self.dest.q.val() } else { stretch.dest };
         self.chunk.ready.next = wants_chunk && self.dma.ready.val();
         self.dma.valid.next = (wants_chunk && self.chunk.valid.val() && !refused) && !stale;
-        let color = self.color.q.val();
+        let late = self.late.q.val();
+        let turns = !late.any();
+        let color = self.color.q.val() != turns;
         let tag = stretch.slot.replace_bit(COLOR, color);
         self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag, dest };
         if take_chunk {
@@ -541,16 +543,12 @@ impl<const W: usize> Logic for Frames<W> {
         let asked: Bits<17> = if reads { chunk.len.cast::<17>() } else { 0.into() };
         let came: Bits<17> = if comes { data.bytes.cast::<17>() } else { 0.into() };
         let flying = self.flying.q.val();
-        let still = (flying + asked) - came;
-        self.flying.d.next = still;
-        let late = self.late.q.val();
-        let turns = !late.any();
+        self.flying.d.next = (flying + asked) - came;
         self.turns.next = turns;
-        if turns {
-            self.color.d.next = !color;
-            self.late.d.next = still;
-        } else if data.tag.get_bit(COLOR) != color {
-            self.late.d.next = late - came;
+        self.color.d.next = color;
+        let others = if turns { flying } else { late };
+        if turns || data.tag.get_bit(COLOR) != color {
+            self.late.d.next = others - came;
         }
         self.asks.d.next = !(flying >> elab!(self._flight.0 as u64)).any();
         let found: Bits<8> = if take_chunk { chunk.cause } else { 0.into() };

@@ -60,7 +60,7 @@ pub struct Transmit<const W: usize> {
     pub queued: Signal<Out, Bits<16>>,
     /// Data frames that left or were dropped: all with a sequence number below.
     pub gone: Signal<Out, Bits<16>>,
-    /// From the next cycle on reads have another colour: those of the one before the present are back.
+    /// From this cycle on reads have another colour: those of the one before the present are back.
     pub turns: Signal<Out, Bit>,
     /// New retry epochs of the requester, and of READ responses.
     pub epoch: Sink<EpochMark>,
