@@ -225,8 +225,9 @@ impl Logic for Keys {
         let row = self.table.req.val();
 
         let shut = self.shut.q.val();
-        let shuts = self.kills.val() || self.kills_q[0].q.val() || self.kills_q[1].q.val();
-        self.shut.d.next = shuts;
+        // The table bus may still have the cycle behind the ask: the row is written two later.
+        let shuts = self.kills_q[0].q.val() || self.kills_q[1].q.val();
+        self.shut.d.next = self.kills.val() || shuts;
         self.bus.d.next = self.table.valid.val() && !bus && !sweeping && !shuts;
         self.table.ready.next = bus;
         // What was found and asked in cycle 1 and 2, of the last ask that was taken.

@@ -531,8 +531,14 @@ mod tests {
                     rx_out.0.expect(chunks.len().max(1) as u64);
                     causes.push((fault, chunks.len().max(1)));
                 }
-                let all: &mut [&mut dyn Actor] = &mut [&mut rx, &mut tx, &mut rx_out, &mut tx_out];
+                // Meanwhile the table bus reads and writes rows that nobody invalidates.
+                let others: Vec<_> = (0..100).map(|_| (rng.random_range(4..KEYS), rng.random_bool(0.5))).collect();
+                let queue = others.iter().map(|(i, w)| access(id::KEY, *i, *w, row(&keys[*i]))).collect();
+                let mut bus = Bus { queue, answers: vec![] };
+                let all: &mut [&mut dyn Actor] = &mut [&mut rx, &mut tx, &mut rx_out, &mut tx_out, &mut bus];
                 bench::run(&mut m, all, 10_000);
+                let read: Vec<_> = others.iter().filter(|o| !o.1).map(|o| keys[o.0].valid).collect();
+                assert_eq!(bus.answers.iter().map(|a| key::VALID.get(a) == 1).collect::<Vec<_>>(), read);
                 // What has not been taken when a death is told is refused.
                 for (kind, at) in kills_at {
                     let told = rx_out.1[at].0;
