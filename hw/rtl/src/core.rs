@@ -32,7 +32,7 @@ use crate::queue::{
 };
 use crate::stream::{Arbiter, BeatSink, BeatSource, ByteRam, FreshTable, Loopback, Sink, Source, Table, TableMaster};
 use crate::transport::{
-    Commit, Completer, Copies, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer, turn,
+    Commit, Completer, Dispatch, Records, Requester, Resources, Respond, Responder, least_timer, turn,
 };
 use crate::wire::{frames::MAX_SLOTS, ingress::Ingress, transmit::Transmit};
 use abi::{
@@ -229,7 +229,6 @@ pub struct Core<const W: usize, const N: usize> {
     loopback: Loopback<W>,
     ingress: Ingress<W>,
     rx_buffer: ByteRam<W>,
-    copies: Copies,
     dispatch: Dispatch,
     responder: Responder,
     completer: Completer,
@@ -311,8 +310,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             loopback: Loopback::new(c.loopback),
             ingress: Ingress::new(c.rx_buffer),
             rx_buffer: ByteRam::new(c.rx_buffer, "block"),
-            copies: Copies::new(N),
-            dispatch: Default::default(),
+            dispatch: Dispatch::new(N),
             responder: Responder::new(N, c.half_blocks),
             completer: Completer::new(N, tick, least_timer(W, tick), turn(W, tick)),
             landing: Landing::new(N),
@@ -356,7 +354,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         let rst = self.control.device_rst.val();
         clock!(self, clock, control, rx_buffer, records, landings, sent, resources);
         clock!(
-            self, clock, sentry, loopback, ingress, copies, dispatch, responder, completer, landing, commit, respond,
+            self, clock, sentry, loopback, ingress, dispatch, responder, completer, landing, commit, respond,
             scheduler, requester
         );
         clock!(
@@ -370,7 +368,6 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.loopback.power.next = self.rst.val();
         self.sentry.rst.next = rst;
         self.ingress.rst.next = rst;
-        self.copies.rst.next = rst;
         self.dispatch.rst.next = rst;
         self.responder.rst.next = rst;
         self.completer.rst.next = rst;
@@ -394,7 +391,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.writes.rst.next = rst;
         self.atomics.rst.next = rst;
 
-        comment!("receive: MAC, loopback, ingress, buffer, copies, dispatch, engines, landing, commit");
+        comment!("receive: MAC, loopback, ingress, buffer, dispatch, engines, landing, commit");
         BeatSink::<W>::link(&mut self.mac_rx, &mut self.loopback.mac_rx);
         self.loopback.mac_rx_error.next = self.mac_rx_error.val();
         self.loopback.link_up.next = self.link_up.val();
@@ -413,8 +410,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.atomics.buf_busy.next = writer_reads;
         self.atomics.buf_data.next = self.rx_buffer.rdata.val();
         self.dma_write.buf_data.next = self.rx_buffer.rdata.val();
-        Source::<RxMeta>::join(&mut self.ingress.meta, &mut self.copies.meta);
-        Source::<RxMeta>::join(&mut self.copies.out, &mut self.dispatch.meta);
+        Source::<RxMeta>::join(&mut self.ingress.meta, &mut self.dispatch.meta);
         Source::<Qp>::join(&mut self.completer.wake, &mut self.dispatch.wake);
         Source::<RxMeta>::join(&mut self.dispatch.to_responder, &mut self.responder.meta);
         Source::<RxMeta>::join(&mut self.dispatch.to_completer, &mut self.completer.meta);
@@ -704,7 +700,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         TableMaster::join(&mut self.control.table[elab!(door::COMPLETION)], &mut self.completion.table);
         TableMaster::join(&mut self.control.table[elab!(door::EVENT)], &mut self.event.table);
         TableMaster::join(&mut self.control.table[elab!(door::MMU)], &mut self.mmu.table);
-        TableMaster::join(&mut self.control.table[elab!(door::COPIES)], &mut self.copies.table);
+        TableMaster::join(&mut self.control.table[elab!(door::COPIES)], &mut self.dispatch.table);
         TableMaster::join(&mut self.control.table[elab!(door::PACER)], &mut self.pacer.table);
 
         comment!("reset and drain: what has gone in and come out of receive path, transmit ring, reads and writes");
@@ -712,7 +708,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.dma_read.quiesce.next = quiesce;
         self.dma_write.quiesce.next = quiesce;
         self.control.idle.next = self.dma_read.idle.val() && self.dma_write.idle.val();
-        let entered = self.ingress.meta.valid.val() && self.copies.meta.ready.val();
+        let entered = self.ingress.meta.valid.val() && self.dispatch.meta.ready.val();
         let landed = self.landing.landed.valid.val() && self.commit.landed.ready.val();
         if self.dispatch.began.val() {
             self.packets_in.d.next = self.packets_in.q.val() + 1;

@@ -325,7 +325,8 @@ impl Logic for Completer {
         self.rows.raddr.next = who.cast::<24>();
         self.peers.re.next = reads;
         self.peers.raddr.next = at.cast::<24>();
-        self.calls.told_re.next = reads;
+        // Whether or not rows are due: so that a fault's way need not know.
+        self.calls.told_re.next = self.early.q.val() || starts;
         self.calls.told_addr.next = at.cast::<24>();
         self.view_re.next = reads;
         self.view_addr.next = at;

@@ -1,4 +1,4 @@
-//! Copies of a datagram to a multicast group: one for each QP that is attached. For dispatch, from ingress.
+//! Copies of a datagram to a multicast group: one for each QP that is attached. For dispatch, which has it in front.
 //!
 //! ```text
 //! cycle     0      1      2      3      4
@@ -36,7 +36,7 @@ pub struct Copies {
     pub rst: Signal<In, Bit>,
     /// From ingress.
     pub meta: Sink<RxMeta>,
-    /// To dispatch. If it is for a group the lower half of `qpn` is a member's.
+    /// If it is for a group the lower half of `qpn` is a member's.
     pub out: Source<RxMeta>,
     /// MEMBER rows; always ready.
     pub table: TablePort,

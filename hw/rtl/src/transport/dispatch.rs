@@ -2,18 +2,19 @@
 //! arrival. For the landing unit, which thereby frees the receive buffer in order, and lets no completion overtake data.
 //!
 //! ```text
-//! meta --+--> to_responder    responder    from_responder --+
-//!        |                                                  +--> op      (the order FIFO says whose turn it is)
-//! wake --+--> to_completer    completer    from_completer --+
+//! meta --> copies --+--> to_responder    responder    from_responder --+
+//!                   |                                                  +--> op      (the order FIFO says whose turn it is)
+//! wake -------------+--> to_completer    completer    from_completer --+
 //! ```
 //! All paths pass through within the cycle, one LUT behind the packet's `response` bit, and whose turn it is is known from registers. A packet enters an engine only when the order FIFO has room for its turn,
 //! and each packet yields exactly one op with `last` and
 //! without `more`, so every turn ends. A wake-up call takes a turn like a packet; the
 //! completer has at most one pending and asks for the next after its turn.
 
+use super::copies::Copies;
 use crate::{
     msg::*,
-    stream::{Sink, Source},
+    stream::{Sink, Source, TablePort},
 };
 use hdl::prelude::*;
 
@@ -21,7 +22,7 @@ use hdl::prelude::*;
 const TURNS: usize = 8;
 
 /// See the module.
-#[derive(LogicBlock, Default)]
+#[derive(LogicBlock)]
 pub struct Dispatch {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -38,21 +39,51 @@ pub struct Dispatch {
     pub op: Source<RxOp>,
     /// A packet or a wake-up call has got its turn: it ends with the op that has `last` without `more`.
     pub began: Signal<Out, Bit>,
+    /// MEMBER rows; always ready.
+    pub table: TablePort,
+    /// What `meta` becomes.
+    copies: Copies,
     /// Turns that are outstanding, and those of them that are the completer's: the next one is bit 0.
     turns: Reg<Bits<TURNS>>,
     completers: Reg<Bits<TURNS>>,
-    /// A packet was offered and not taken: no wake-up call may step in front of it.
-    offered: Reg<Bit>,
+    /// This cycle is a wake-up call's: known ahead, for packets come late in the cycle.
+    calls: Reg<Bit>,
+}
+
+impl Dispatch {
+    /// For packets to `qps` QPs.
+    pub fn new(qps: usize) -> Self {
+        Dispatch {
+            clock: Default::default(),
+            rst: Default::default(),
+            meta: Default::default(),
+            wake: Default::default(),
+            to_responder: Default::default(),
+            to_completer: Default::default(),
+            from_responder: Default::default(),
+            from_completer: Default::default(),
+            op: Default::default(),
+            began: Default::default(),
+            table: Default::default(),
+            copies: Copies::new(qps),
+            turns: Default::default(),
+            completers: Default::default(),
+            calls: Default::default(),
+        }
+    }
 }
 
 impl Logic for Dispatch {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, turns, completers, offered);
+        regs!(self, clock, rst, turns, completers, calls);
+        clock_reset!(self, clock, rst, copies);
+        Sink::<RxMeta>::link(&mut self.meta, &mut self.copies.meta);
+        TablePort::link(&mut self.table, &mut self.copies.table);
         let (turns, completers) = (self.turns.q.val(), self.completers.q.val());
         let room = !turns.get_bit(TURNS - 1);
-        let wake = self.wake.valid.val() && !self.offered.q.val();
-        let meta = self.meta.data.val();
+        let wake = self.calls.q.val();
+        let meta = self.copies.out.data.val();
         let response = meta.response;
 
         // A call names a QP and has no rows to free. Nobody reads the rest of it, which may change while it waits.
@@ -63,7 +94,7 @@ impl Logic for Dispatch {
             call.rows = 0.into();
         }
         let open = room && !wake;
-        let offer = self.meta.valid.val() && open;
+        let offer = self.copies.out.valid.val() && open;
         self.to_responder.data.next = meta;
         self.to_responder.valid.next = offer && !response;
         self.to_completer.data.next = call;
@@ -71,10 +102,12 @@ impl Logic for Dispatch {
         let taken_r = offer && !response && self.to_responder.ready.val();
         let taken_c = offer && response && self.to_completer.ready.val();
         let taken_w = wake && room && self.to_completer.ready.val();
-        self.meta.ready.next =
+        self.copies.out.ready.next =
             open && if response { self.to_completer.ready.val() } else { self.to_responder.ready.val() };
         self.wake.ready.next = taken_w;
-        self.offered.d.next = offer && !(taken_r || taken_c);
+        // In front of a packet that was offered and not taken steps no call.
+        let stays = offer && !(taken_r || taken_c);
+        self.calls.d.next = self.wake.valid.val() && !taken_w && !stays;
 
         let (of_r, of_c) = (turns.get_bit(0) && !completers.get_bit(0), turns.get_bit(0) && completers.get_bit(0));
         let (from_r, from_c) = (self.from_responder.data.val(), self.from_completer.data.val());
@@ -181,7 +214,7 @@ mod tests {
 
     #[test]
     fn results_leave_in_order_of_arrival() {
-        let mut m = Model::of(Dispatch::default, options()).unwrap();
+        let mut m = Model::of(|| Dispatch::new(256), options()).unwrap();
         for (seed, stall) in [Stall::Never, Stall::Rate(0.5), Stall::Random].into_iter().enumerate() {
             let mut rng = verilate::rng(seed as u64);
             m.reset();

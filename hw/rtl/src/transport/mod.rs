@@ -22,7 +22,6 @@ mod timers;
 
 pub use commit::Commit;
 pub use completer::Completer;
-pub use copies::Copies;
 pub use dispatch::Dispatch;
 pub use records::Records;
 pub use requester::Requester;

@@ -102,13 +102,10 @@ pub fn psns_to_bytes(n: Bits<24>, mtu: Bits<3>) -> Bits<37> {
 #[hdl_fn]
 pub fn response_psns(length: Bits<32>, mtu: Bits<3>) -> Bits<24> {
     let up = length.cast::<33>() + (mtu_bytes(mtu) - 1).cast::<33>();
-    let n = match mtu {
-        1 => up.get_bits::<24>(8),
-        2 => up.get_bits::<24>(9),
-        3 => up.get_bits::<23>(10).cast::<24>(),
-        4 => up.get_bits::<22>(11).cast::<24>(),
-        _ => up.get_bits::<21>(12).cast::<24>(),
-    };
+    // By 8 bits for a code of 1, 12 for 5: in steps, which are a level or two.
+    let more: Bits<3> = mtu - 1;
+    let n: Bits<25> = up.get_bits::<25>(8) >> more.get_bits::<2>(0);
+    let n = if more.get_bit(2) { up.get_bits::<21>(12).cast::<24>() } else { n.get_bits::<24>(0) };
     // No bytes, and only they, give none.
     n.replace_bit(0, n.get_bit(0) || !length.any())
 }

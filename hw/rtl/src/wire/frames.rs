@@ -190,6 +190,9 @@ pub struct Frames<const W: usize> {
     color: Reg<Bit>,
     late: Reg<Bits<17>>,
     asks: Reg<Bit>,
+    /// The oldest stretch was there in the cycle before, and judged: it is of no use any more.
+    judged: Reg<Bit>,
+    stale: Reg<Bit>,
     // Issue: where the rest of a stretch goes of which a chunk was read.
     moved: Reg<Bit>,
     dest: DFF<BufAddr>,
@@ -274,6 +277,8 @@ impl<const W: usize> Frames<W> {
             pending: Fifo::new(PENDING),
             begun: Default::default(),
             eras: Default::default(),
+            judged: Default::default(),
+            stale: Default::default(),
             urgent: Default::default(),
             age: Default::default(),
             flying: Default::default(),
@@ -335,6 +340,7 @@ impl<const W: usize> Logic for Frames<W> {
         regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, tail, room);
         regs!(self, clock, rst, moved, took, piece, next_piece, piece_there, issued, fault, closing, closed, tallying);
         regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks, urgent, color, late);
+        regs!(self, clock, rst, judged, stale);
         dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
         dff_setup!(self, clock, eras, age);
         clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
@@ -461,7 +467,7 @@ impl<const W: usize> Logic for Frames<W> {
         let there = self.pending.m.valid.val();
         let chunk = self.chunk.data.val();
         let refused = chunk.refused;
-        let may_ask = there && self.asks.q.val();
+        let may_ask = self.judged.q.val() && self.asks.q.val();
         let wants_chunk = may_ask && stretch.memory;
         // What waited while its QP went back: the judge drops it, and its bytes would only delay those that are sent again.
         let mut stale: Bit = false;
@@ -480,7 +486,7 @@ impl<const W: usize> Logic for Frames<W> {
         let moved = self.moved.q.val();
         let dest = if moved { self.dest.q.val() } else { stretch.dest };
         self.chunk.ready.next = wants_chunk && self.dma.ready.val();
-        self.dma.valid.next = (wants_chunk && self.chunk.valid.val() && !refused) && !stale;
+        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused && !self.stale.q.val();
         let late = self.late.q.val();
         let turns = !late.any();
         let color = self.color.q.val() != turns;
@@ -538,7 +544,10 @@ impl<const W: usize> Logic for Frames<W> {
         let finish = nothing || take_inline || take_chunk && chunk.last;
         self.pending.m.ready.next = finish;
         let more = self.issued.q.val() + chunk.len;
-        let reads = take_chunk && !refused && !stale;
+        let reads = take_chunk && !refused && !self.stale.q.val();
+        // A cycle ahead, for both ways are long. A client is read for in every second cycle at most, so none is lost.
+        self.judged.d.next = there && !finish;
+        self.stale.d.next = stale;
         let issued = if reads { more } else { self.issued.q.val() };
         let asked: Bits<17> = if reads { chunk.len.cast::<17>() } else { 0.into() };
         let came: Bits<17> = if comes { data.bytes.cast::<17>() } else { 0.into() };
