@@ -87,8 +87,8 @@ impl Target {
             // abc9 makes a block as fast as it can, and then small. A block of less than three LUT4 levels need not be faster.
             Target::Ecp5 => {
                 let map = "scratchpad -set abc9.D 2000\nsynth_ecp5 -abc9";
-                let careful = format!("scratchpad -copy abc9.script.flow3 abc9.script\n{map}");
-                (" -DNO_ULTRARAM", vec![map.to_string(), careful])
+                let flow = |flow| format!("scratchpad -copy abc9.script.{flow} abc9.script\n{map}");
+                (" -DNO_ULTRARAM", vec![map.to_string(), flow("flow3"), flow("flow2")])
             }
         };
         let read = format!("read_verilog -sv -DSYNTHESIS{define} block.v\nhierarchy -check -top {top}\n");
