@@ -16,7 +16,9 @@ use verilate::{
     bench::{self, Actor, Sink, Source, Stall},
 };
 
+mod live;
 mod rules;
+mod waits;
 
 const QPS: usize = 32;
 const M24: u64 = 0xff_ffff;

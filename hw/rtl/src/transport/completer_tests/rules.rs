@@ -1,6 +1,6 @@
 //! What the completer does, rule by rule and in random sequences, held against the reference.
 
-use super::*;
+use super::{live::*, *};
 
 #[test]
 fn random_responses_match_the_reference() {
@@ -323,441 +323,11 @@ fn an_ack_takes_five_cycles_read_data_six_and_a_further_message_three() {
     assert!(cycles <= 615);
 }
 
-/// A clock-by-clock run with wake-up calls returned as dispatch does; for faults and timers.
-struct Live {
-    m: Model,
-    around: Around,
-    tick: u64,
-}
-
-/// What comes out: ops and go backs in order, with the tick they came in.
-#[derive(Debug, Clone, PartialEq)]
-enum Event {
-    Op(String),
-    Back(u64),
-}
-
-impl Live {
-    fn new(setup: impl FnOnce(&mut Reference)) -> Self {
-        Self::with_tick(64, setup)
-    }
-    /// A tick has so many cycles.
-    fn with_tick(tick: usize, setup: impl FnOnce(&mut Reference)) -> Self {
-        let mut m = Model::of(|| Completer::new(QPS, tick, 5, 2), options()).unwrap();
-        m.reset();
-        let mut qps = qps();
-        setup(&mut qps[1]);
-        for (q, r) in qps.iter().enumerate() {
-            load(&mut m, q, r);
-        }
-        let around = Around::new(&m, &qps);
-        m.set("op.ready", 1);
-        m.set("back.ready", 1);
-        m.set("wake.ready", 0);
-        Live { m, around, tick: tick as u64 }
-    }
-    fn left(&mut self, psn: u64) {
-        self.leaves(psn, true);
-    }
-    /// It leaves once more.
-    fn left_again(&mut self, psn: u64) {
-        self.leaves_of(1, psn, true, true);
-    }
-    /// A raw frame leaves: nobody else acknowledges it.
-    fn raw_left(&mut self, psn: u64) {
-        self.leaves(psn, false);
-    }
-    fn leaves(&mut self, psn: u64, expects: bool) {
-        self.leaves_of(1, psn, expects, false);
-    }
-    fn leaves_of(&mut self, qpn: u64, psn: u64, expects: bool, again: bool) {
-        let left = TxLeft { qpn: qpn.to_bits(), psn: psn.to_bits(), expects, again };
-        self.m.set_bytes("left.data", &bytes_of(left));
-        self.m.set("left.valid", 1);
-        self.cycle(None);
-        self.m.set("left.valid", 0);
-    }
-    fn cycle(&mut self, mut seen: Option<&mut Vec<(u64, Event)>>) {
-        self.around.drive(&mut self.m);
-        self.m.eval();
-        self.around.observe(&self.m);
-        let now = self.m.cycle() / self.tick;
-        if let Some(seen) = &mut seen {
-            if self.m.bit("op.valid") {
-                let op = fields_of::<RxOp>(self.m.bytes("op.data"));
-                let get = |k: &str| op.get(k).copied().unwrap_or(0);
-                if get("write") != 0 && get("need") == to_invalidate(invalidate::LOCAL).into() {
-                    assert_eq!((get("pd"), get("last"), get("completion.opcode")), (0x701, 1, 8));
-                    seen.push((now, Event::Op(format!("kills {:x}", get("key")))));
-                }
-                if get("completion.valid") != 0 || get("completion.cause") != 0 {
-                    let text = format!("cqe {} status {}", get("completion.wqe_index"), get("completion.status"));
-                    seen.push((now, Event::Op(text)));
-                }
-            }
-            if self.m.bit("back.valid") {
-                let back = fields_of::<GoBack>(self.m.bytes("back.data"));
-                seen.push((now, Event::Back(back.get("psn").copied().unwrap_or(0) as u64)));
-            }
-        }
-        self.m.tick();
-    }
-    /// Runs for some ticks.
-    fn run(&mut self, ticks: u64, give: &[RxMeta]) -> Vec<(u64, Event)> {
-        let mut seen = vec![];
-        let mut give: VecDeque<RxMeta> = give.iter().copied().collect();
-        let end = self.m.cycle() + ticks * self.tick;
-        while self.m.cycle() < end {
-            self.m.eval();
-            if give.is_empty() && self.m.bit("wake.valid") {
-                let q = self.m.get("wake.data");
-                give.push_back(RxMeta { qpn: q.to_bits(), ..Default::default() });
-                self.m.set("wake.ready", 1);
-            }
-            if let Some(meta) = give.front() {
-                self.m.set_bytes("meta.data", &bytes_of(*meta));
-                self.m.set("meta.valid", 1);
-                self.m.eval();
-                if self.m.bit("meta.ready") {
-                    give.pop_front();
-                }
-            }
-            self.cycle(Some(&mut seen));
-            self.m.set("wake.ready", 0);
-            self.m.set("meta.valid", 0);
-        }
-        seen
-    }
-    fn fault(&mut self, psn: u64, blocks: u64) {
-        let fault = SendFault {
-            qpn: 1u64.to_bits(),
-            generation: 10u64.to_bits(),
-            psn: psn.to_bits(),
-            cause: (if blocks == 0 { cause::KEY_PD } else { cause::WQE_OPCODE } as u64).to_bits(),
-            blocks: blocks.to_bits(),
-            opcode: 0u64.to_bits(),
-        };
-        self.tell(fault);
-    }
-    /// A local operation is to be done; what was sent before it asks for an answer.
-    fn local(&mut self, psn: u64, asks: bool) {
-        self.tell(SendFault {
-            qpn: 1u64.to_bits(),
-            generation: 10u64.to_bits(),
-            psn: psn.to_bits(),
-            cause: 0u64.to_bits(),
-            blocks: u64::from(!asks).to_bits(),
-            opcode: 8u64.to_bits(),
-        });
-    }
-    fn tell(&mut self, fault: SendFault) {
-        self.m.set_bytes("fault.data", &bytes_of(fault));
-        self.m.set("fault.valid", 1);
-        self.m.eval();
-        while !self.m.bit("fault.ready") {
-            self.cycle(None);
-            self.m.eval();
-        }
-        self.cycle(None);
-        self.m.set("fault.valid", 0);
-    }
-}
-
-fn backs(seen: &[(u64, Event)]) -> Vec<u64> {
-    seen.iter().filter(|(_, e)| matches!(e, Event::Back(_))).map(|(t, _)| *t).collect()
-}
-
-#[test]
-fn the_fast_timer_doubles_and_costs_no_retry() {
-    let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, true));
-    assert_eq!(live.run(300, &[]), []);
-    live.left(100);
-    let start = live.m.cycle() / live.tick;
-    let times: Vec<u64> = backs(&live.run(2200, &[])).iter().map(|t| t - start).collect();
-    println!("go backs after {times:?} ticks");
-    let first = timers::FIRST;
-    for (i, t) in times.iter().enumerate() {
-        let want = first * ((2 << i) - 1);
-        assert!(want <= *t && *t <= want + 4 * (i as u64 + 1), "{i}: {t} for {want}");
-    }
-    assert_eq!(times.len(), 4);
-    // Eight firings and more: far more than seven retries, and no error.
-    assert!(
-        live.around.counts[&counter::RETRY_FAST_TIMER] == 4
-            && !live.around.counts.contains_key(&counter::RETRY_TIMEOUT)
-    );
-}
-
-#[test]
-fn after_a_nak_the_fast_timer_waits_twice_as_long() {
-    let mut live = Live::new(|r| (0..4).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    (100..104).for_each(|psn| live.left(psn));
-    assert_eq!(backs(&live.run(2, &[nak(100, 0x60)])).len(), 1);
-    let start = live.m.cycle() / live.tick;
-    let first = backs(&live.run(400, &[]))[0] - start;
-    assert!((2 * timers::FIRST - 4..2 * timers::FIRST + 8).contains(&first), "{first} ticks");
-}
-
-#[test]
-fn the_fast_timer_follows_the_round_trip() {
-    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    for psn in 100..150 {
-        live.left(psn);
-        let seen = live.run(12, &[]);
-        assert!(backs(&seen).is_empty());
-        live.run(1, &[ack(psn)]);
-    }
-    live.left(150);
-    let start = live.m.cycle() / live.tick;
-    let first = backs(&live.run(100, &[]))[0] - start;
-    println!("fires {first} ticks after a packet, at round trips of 12 ticks");
-    assert!((13..20).contains(&first));
-}
-
-/// Packets leave one every so many ticks, and each is answered after the trip of its time, so that several are on their way. Returns
-/// how long the fast timer takes once the answers stop.
-fn stream(live: &mut Live, first: u64, every: u64, trips: &[u64]) -> u64 {
-    let leaves = |i: usize| i as u64 * every;
-    let mut answers: Vec<_> = trips.iter().enumerate().map(|(i, trip)| (leaves(i) + trip, first + i as u64)).collect();
-    answers.sort();
-    let mut answers = VecDeque::from(answers);
-    let (mut now, mut left) = (0, 0);
-    while !answers.is_empty() {
-        if left < trips.len() && now == leaves(left) {
-            live.left(first + left as u64);
-            left += 1;
-        }
-        let due = answers.iter().take_while(|(due, _)| *due <= now).count();
-        let comes: Vec<_> = answers.drain(..due).map(|(_, psn)| ack(psn)).collect();
-        assert_eq!(backs(&live.run(1, &comes)), [] as [u64; 0], "after {now} ticks");
-        now += 1;
-    }
-    live.left(first + trips.len() as u64);
-    let start = live.m.cycle() / live.tick;
-    backs(&live.run(1000, &[]))[0] - start
-}
-
-#[test]
-fn the_fast_timer_learns_within_a_stream() {
-    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    let fires = stream(&mut live, 100, 1, &[12; 120]);
-    println!("fires {fires} ticks after a packet, at round trips of 12 ticks");
-    assert!((13..20).contains(&fires), "{fires}");
-}
-
-#[test]
-fn the_fast_timer_follows_a_stream_whose_round_trip_changes() {
-    for (from, to, most) in [(12u64, 60u64, 200), (60, 12, 60)] {
-        let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-        // By 4 ticks with each packet, from the 30th on, so that the answers stay in order and come half as often at worst.
-        let trip = |i: u64| {
-            let by = (4 * i).saturating_sub(120);
-            if from < to { to.min(from + by) } else { to.max(from.saturating_sub(by)) }
-        };
-        let fires = stream(&mut live, 100, 4, &(0..125).map(trip).collect::<Vec<_>>());
-        println!("from {from} to {to} ticks: fires {fires} ticks after a packet");
-        assert!(fires > to && fires < most, "from {from} to {to}: {fires}");
-    }
-}
-
-/// What it takes to send again what a NAK asked for is no round trip.
-#[test]
-fn a_round_trip_over_a_go_back_does_not_count() {
-    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    for psn in 100..140 {
-        live.left(psn);
-        live.run(12, &[]);
-        live.run(1, &[ack(psn)]);
-    }
-    for psn in (140..200).step_by(10) {
-        // The one that is marked is the first of ten, and lost.
-        (psn..psn + 10).for_each(|psn| live.left(psn));
-        live.run(12, &[]);
-        assert_eq!(backs(&live.run(8, &[nak(psn, 0x60)])).len(), 1);
-        (psn..psn + 10).for_each(|psn| live.left_again(psn));
-        assert_eq!(backs(&live.run(12, &[])), [] as [u64; 0]);
-        live.run(1, &(psn..psn + 10).map(ack).collect::<Vec<_>>());
-    }
-    live.left(200);
-    let start = live.m.cycle() / live.tick;
-    let fires = backs(&live.run(100, &[]))[0] - start;
-    println!("fires {fires} ticks after a packet, at round trips of 12 ticks");
-    assert!((13..20).contains(&fires), "{fires}");
-}
-
-/// A path of 12 ticks becomes one of 200. What the timer was doubled by firings stays until a packet that was sent once is answered: so
-/// the next one is, or the one behind it, and measured; and answers to packets that were sent again measure nothing.
-#[test]
-fn a_path_that_became_longer_is_learnt_by_the_next_packet() {
-    let mut live = Live::new(|r| (0..127).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    for psn in 100..120 {
-        live.left(psn);
-        live.run(12, &[]);
-        live.run(1, &[ack(psn)]);
-    }
-    // All but the first leave again when that is answered, and their old answers come close behind.
-    (120..140).for_each(|psn| live.left(psn));
-    let before = backs(&live.run(200, &[])).len();
-    println!("went back {before} times before the first answer");
-    assert!((3..6).contains(&before), "{before}");
-    for psn in 120..140 {
-        live.run(1, &[ack(psn)]);
-        if psn < 139 {
-            live.left_again(psn + 1);
-        }
-    }
-    let mut more = vec![];
-    for psn in 140..160 {
-        live.left(psn);
-        more.extend(backs(&live.run(200, &[])));
-        live.run(1, &[ack(psn)]);
-    }
-    // Doubled often enough for the sum of the waits, so once too few for each of them at worst.
-    assert!(more.len() <= 1, "went back after {more:?}");
-    live.left(160);
-    let start = live.m.cycle() / live.tick;
-    let fires = backs(&live.run(1000, &[]))[0] - start;
-    println!("fires {fires} ticks after a packet, at round trips of 200 ticks");
-    assert!((200..400).contains(&fires), "{fires}");
-}
-
-/// The answers of many QPs wait for each other: each one's timer allows a turn for all that wait, and no longer than they do.
-#[test]
-fn the_fast_timer_allows_a_turn_for_each_qp_that_waits() {
-    const CROWD: u64 = 20;
-    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    for psn in 100..140 {
-        live.left(psn);
-        live.run(1, &[ack(psn)]);
-    }
-    // Others, which have no measurement, wait until the verbs timeout of none.
-    for q in 2..2 + CROWD {
-        live.around.qps[q as usize].send(send_op::SEND, 10, true);
-        live.leaves_of(q, 100, true, false);
-    }
-    live.run(2, &[]);
-    live.left(140);
-    let start = live.m.cycle() / live.tick;
-    let first = backs(&live.run(100, &[]))[0] - start;
-    println!("fires {first} ticks after a packet, among {CROWD} that wait");
-    assert!((2 * (CROWD + 1)..2 * (CROWD + 1) + 6).contains(&first), "{first}");
-}
-
-/// A READ that waits behind another one's response says nothing about round trips.
-#[test]
-fn a_read_behind_a_response_measures_no_round_trip() {
-    let mut live = Live::new(|r| _ = r.send(send_op::READ, 30 * 1024, true).send(send_op::READ, 2048, true));
-    live.left(100);
-    live.run(12, &[]);
-    live.run(1, &[data(op::READ_RESPONSE_FIRST, 100, 1024)]);
-    live.left(130);
-    for psn in 101..130 {
-        let opcode = if psn == 129 { op::READ_RESPONSE_LAST } else { op::READ_RESPONSE_MIDDLE };
-        live.run(8, &[data(opcode, psn, 1024)]);
-    }
-    live.run(8, &[data(op::READ_RESPONSE_FIRST, 130, 1024)]);
-    let start = live.m.cycle() / live.tick;
-    let fires = backs(&live.run(1000, &[]))[0] - start;
-    println!("fires {fires} ticks after the last response");
-    // One measurement of 12, with a deviation of 6.
-    assert!(fires < 45, "{fires}");
-}
-
-/// A packet of the queue before is not waited for, and its answer not taken for that of another with its PSN.
-#[test]
-fn a_queue_that_is_loaded_has_no_packet_marked() {
-    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
-    live.left(100);
-    live.run(300, &[]);
-    load(&mut live.m, 1, &live.around.qps[1]);
-    let fires = stream(&mut live, 100, 4, &[12; 40]);
-    assert!((13..20).contains(&fires), "{fires}");
-}
-
-/// The packets of a READ response may come further apart than its first one took: on a slow or shared link.
-#[test]
-fn the_fast_timer_follows_the_pace_of_the_responses() {
-    let mut live = Live::new(|r| _ = r.send(send_op::READ, 20 * 1024, true));
-    live.left(100);
-    for (psn, gap) in (100..).zip([20, 55, 100, 180, 180, 20, 20, 180, 180]) {
-        assert_eq!(backs(&live.run(gap, &[])), [] as [u64; 0], "before response {psn}");
-        let opcode = if psn == 100 { op::READ_RESPONSE_FIRST } else { op::READ_RESPONSE_MIDDLE };
-        live.run(1, &[data(opcode, psn, 1024)]);
-    }
-    // It stops.
-    let start = live.m.cycle() / live.tick;
-    let first = backs(&live.run(1000, &[]))[0] - start;
-    println!("fires {first} ticks after the last response");
-    assert!((2 * 180 - 20..2 * 180 + 20).contains(&first), "{first}");
-}
-
-#[test]
-fn the_verbs_timeout_costs_retries_until_none_is_left() {
-    let mut live = Live::new(|r| {
-        (r.timeout, r.retry_count) = (3, 2);
-        r.send(send_op::SEND, 10, true);
-    });
-    live.left(100);
-    let seen = live.run(200, &[]);
-    // 4 x 2^3 ticks, below the fast timer: each firing counts.
-    assert_eq!(backs(&seen).len(), 2);
-    assert_eq!(seen.last().unwrap().1, Event::Op("cqe 0 status 12".into()));
-    assert_eq!(live.around.counts[&counter::RETRY_TIMEOUT], 2);
-}
-
-#[test]
-fn progress_stops_the_timer() {
-    let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, true));
-    live.left(100);
-    live.run(100, &[ack(100)]);
-    assert_eq!(live.run(300, &[]), []);
-}
-
-#[test]
-fn a_read_whose_response_stops_is_asked_for_again_from_there() {
-    let mut live = Live::new(|r| _ = r.send(send_op::READ, 3000, true));
-    live.left(100);
-    live.run(2, &[data(op::READ_RESPONSE_FIRST, 100, 1024)]);
-    let seen = live.run(200, &[]);
-    assert_eq!(seen[0].1, Event::Back(101));
-}
-
-#[test]
-fn an_rnr_nak_waits_for_its_timer() {
-    // Code 7: 120 us, 118 ticks of 1.024 us.
-    let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, true));
-    live.left(100);
-    let start = live.m.cycle() / live.tick;
-    let seen = live.run(400, &[nak(100, 0x20 | 7)]);
-    let first = backs(&seen)[0] - start;
-    println!("back {first} ticks after RNR");
-    assert!((118..122).contains(&first));
-}
-
-#[test]
-fn each_rnr_timer_code_is_waited_for_up_to_655_ms() {
-    // A tick of few cycles, a round of the scanner takes eight of them; the longest codes but 0 would only take long.
-    const TICK: usize = 8;
-    for (code, unit) in abi::wire::RNR_TIMER_10US.into_iter().enumerate().filter(|(code, _)| *code < 21) {
-        let mut live = Live::with_tick(TICK, |r| _ = r.send(send_op::SEND, 10, true));
-        live.left(100);
-        let start = live.m.cycle() / live.tick;
-        let want = (u64::from(unit) * 10_000).div_ceil(1024);
-        let mut seen = live.run(1, &[nak(100, 0x20 | code as u64)]);
-        // Nothing to look at in the meantime.
-        let idle = want.saturating_sub(16);
-        (0..idle * live.tick).for_each(|_| live.m.tick());
-        seen.extend(live.run(want - idle + 24, &[]));
-        let waited = backs(&seen)[0] - start;
-        assert!((want..want + 20).contains(&waited), "code {code}: back after {waited} ticks, wanted {want}");
-    }
-}
-
 #[test]
 fn a_failed_wqe_completes_in_its_turn() {
     let setup = |r: &mut Reference| _ = r.send(send_op::SEND, 10, true).send(send_op::SEND, 10, true);
-    let op = |text: &str| Event::Op(text.into());
-    let what = |seen: Vec<(u64, Event)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
+    let op = |text: &str| Happens::Op(text.into());
+    let what = |seen: Vec<(u64, Happens)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
     // A WQE that was not sent: behind two that were.
     let mut live = Live::new(setup);
     live.fault(102, 1);
@@ -773,13 +343,13 @@ fn a_failed_wqe_completes_in_its_turn() {
     let mut live = Live::new(setup);
     live.run(2, &[ack(100)]);
     live.fault(100, 0);
-    assert_eq!(what(live.run(2, &[])), [Event::Back(101)]);
+    assert_eq!(what(live.run(2, &[])), [Happens::Back(101)]);
 }
 
 #[test]
 fn a_local_operation_is_done_when_all_before_it_is() {
-    let op = |text: &str| Event::Op(text.into());
-    let what = |seen: Vec<(u64, Event)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
+    let op = |text: &str| Happens::Op(text.into());
+    let what = |seen: Vec<(u64, Happens)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
     let local = |r: &mut Reference| _ = r.send(send_op::LOCAL_INV, 0xabcd_ef01, true);
     let killed = [op("kills abcdef01"), op("cqe 0 status 0")];
     // With nothing else in flight, and once only; whatever then looks like another word about it.
@@ -813,7 +383,7 @@ fn a_local_operation_is_done_when_all_before_it_is() {
     // Nobody was asked for an answer: sent again at once, at no price, and told again.
     let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, false).send(send_op::LOCAL_INV, 0x77, true));
     live.local(101, false);
-    assert_eq!(what(live.run(2, &[])), [Event::Back(100)]);
+    assert_eq!(what(live.run(2, &[])), [Happens::Back(100)]);
     live.local(101, true);
     assert_eq!(what(live.run(2, &[ack(100)])), [op("kills 77"), op("cqe 1 status 0")]);
     assert!(!live.around.counts.contains_key(&counter::RETRY_TIMEOUT));
@@ -826,7 +396,7 @@ fn a_fault_behind_messages_that_asked_for_no_ack_sends_them_again() {
         // Of the second message, or behind both; nothing that asks for an answer has left.
         live.fault(101 + blocks, blocks);
         let seen = live.run(timers::FIRST + 10, &[]);
-        assert_eq!(seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Back(100)]);
+        assert_eq!(seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Happens::Back(100)]);
         assert_eq!(live.run(300, &[]), []);
     }
 }
@@ -841,8 +411,8 @@ fn what_nobody_acknowledges_completes_when_it_has_left() {
         (0..4).for_each(|_| _ = r.send(send_op::SEND, 2000, true));
         load(&mut live.m, q, r);
     }
-    let done = |seen: &[(u64, Event)]| {
-        seen.iter().filter(|(_, e)| matches!(e, Event::Op(s) if s.ends_with("status 0"))).count()
+    let done = |seen: &[(u64, Happens)]| {
+        seen.iter().filter(|(_, e)| matches!(e, Happens::Op(s) if s.ends_with("status 0"))).count()
     };
     for q in 0..QPS as u64 {
         live.leaves_of(q, 100, false, false);
@@ -857,15 +427,18 @@ fn what_nobody_acknowledges_completes_when_it_has_left() {
     live.fault(105, 0);
     assert_eq!(live.run(3000, &[]), []);
     live.leaves_of(1, 104, false, false);
-    assert_eq!(live.run(4, &[]).into_iter().map(|(_, e)| e).collect::<Vec<_>>(), [Event::Op("cqe 3 status 4".into())]);
+    assert_eq!(
+        live.run(4, &[]).into_iter().map(|(_, e)| e).collect::<Vec<_>>(),
+        [Happens::Op("cqe 3 status 4".into())]
+    );
 }
 
 /// A raw frame is done when it has left, and those before it; its PSN is nobody's otherwise.
 #[test]
 fn raw_frames_complete_when_they_have_left() {
     let setup = |r: &mut Reference| _ = (0..4).fold(r, |r, i| r.send(send_op::SEND, 60, i != 1));
-    let op = |text: &str| Event::Op(text.into());
-    let what = |seen: Vec<(u64, Event)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
+    let op = |text: &str| Happens::Op(text.into());
+    let what = |seen: Vec<(u64, Happens)>| seen.into_iter().map(|(_, e)| e).collect::<Vec<_>>();
     let mut live = Live::new(setup);
     live.raw_left(100);
     assert_eq!(what(live.run(2, &[])), [op("cqe 0 status 0")]);
