@@ -12,9 +12,10 @@
 //!
 //! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, a READ
 //! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at
-//! least [`least_timer`] ticks, twice the *pace*, and the *turn* of each QP that waits; doubled by a NAK (the data is read again before
-//! the next answer can come) and at each firing, up to the verbs timeout; only a firing after the full verbs timeout counts against
-//! the retry count. Before the first measurement it is [`FIRST`] ticks.
+//! least [`least_timer`] ticks and twice the *pace*; doubled by a NAK (the data is read again before the next answer can come) and at
+//! each firing; and no less than the *turn* of each QP that waits, which firings do not double, for that is what the crowd needs
+//! and no guess. All that up to the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before
+//! the first measurement it is [`FIRST`] ticks.
 //!
 //! A round trip is measured on one packet at a time, which asks for an answer and is *marked* when it leaves for the first time: until it
 //! is answered, those behind it are not, for a stream always has some on their way. What is marked when a QP goes back counts for
@@ -169,7 +170,7 @@ pub struct Timers {
     time: Reg<Bits<32>>,
     fraction: Reg<Bits<16>>,
     qp: Reg<Qp>,
-    /// QPs of this round that wait, and the least that the fast timer is after the last one.
+    /// QPs of this round that wait, and the turns of those of the last one, in ticks.
     crowd: Reg<Bits<13>>,
     floor: Reg<Bits<16>>,
     valid: [Reg<Bit>; 5],
@@ -210,8 +211,8 @@ pub struct Timers {
     elapsed4: DFF<Bits<31>>,
     pace4: DFF<Bits<11>>,
     paced4: DFF<Bit>,
-    ticks: DFF<Bits<32>>,
-    verbs: DFF<Bit>,
+    fast4: DFF<Bits<31>>,
+    limit4: DFF<Bits<32>>,
     /// Stage 5.
     over: DFF<Bit>,
     waiting5: DFF<Bit>,
@@ -245,7 +246,6 @@ impl Timers {
             alarms: Table::new(qps, "block"),
             _qps: Hidden(qps),
             _tick: Hidden(tick),
-            floor: Reg::with_reset(least.into()),
             _least: Hidden(least),
             _turn: Hidden(turn.trailing_zeros() as usize),
             ..Default::default()
@@ -263,7 +263,7 @@ impl Logic for Timers {
     fn update(&mut self) {
         regs!(self, clock, rst, time, fraction, qp, crowd, floor, valid, asked_we, wait_we, late);
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
-        dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, ticks, verbs);
+        dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, fast4, limit4);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
         dff_setup!(self, clock, alone5, late_at, late_psn);
         clock!(self, clock, marks, asked, waits, alarms, opened[0], opened[1], closed[0], closed[1]);
@@ -357,10 +357,10 @@ impl Logic for Timers {
         let asked = !(self.asked.rdata.val() - wait.psn).get_bit(23);
         self.waiting.d.next = (asked || !wait.alone && (wait.rnr || wait.reading)) && wait.live;
         self.same.d.next = alarm.running && alarm.psn == wait.psn && alarm.turn == wait.turn;
-        let least = self.floor.q.val();
         let slow = cat!(16; bits::<4>(0), alarm.pace, true);
-        let floor = if slow < least { least } else { slow };
-        self.base.d.next = if wait.fast < floor { floor } else { wait.fast };
+        let least: Bits<16> = elab!(bits::<16>(self._least.0));
+        let own = if slow < least { least } else { slow };
+        self.base.d.next = if wait.fast < own { own } else { wait.fast };
         let on = alarm.running && alarm.turn == wait.turn;
         self.moved.d.next = on && alarm.psn != wait.psn;
         self.paced.d.next = alarm.paced;
@@ -374,24 +374,16 @@ impl Logic for Timers {
 
         // Stage 3: how long may it take?
         let about = self.about.q.val();
-        let fast = self.base.q.val().cast::<32>() << about.fires;
+        self.fast4.d.next = self.base.q.val().cast::<31>() << about.fires;
         let four: Bits<32> = 4.into();
-        let never = !about.timeout.any();
-        let long = never || about.timeout >= 28;
+        let long = !about.timeout.any() || about.timeout >= 28;
         let limit: Bits<32> = if long { LONGEST.to_bits() } else { four << about.timeout };
         let mut rnr: Bits<32> = 0.into();
         for k in 0..32 {
             let column: Bits<32> = elab!(rnr_bit(k));
             rnr = rnr.replace_bit(k, column.get_bit(about.rnr_code.index()));
         }
-        self.ticks.d.next = if about.rnr {
-            rnr
-        } else if fast < limit {
-            fast
-        } else {
-            limit
-        };
-        self.verbs.d.next = !(fast < limit) && !never;
+        self.limit4.d.next = if about.rnr { rnr } else { limit };
         self.waiting4.d.next = self.waiting.q.val();
         self.same4.d.next = self.same.q.val();
         self.about4.d.next = about;
@@ -413,8 +405,11 @@ impl Logic for Timers {
         // Stage 4: is it over?
         let about = self.about4.q.val();
         let same = self.same4.q.val();
-        let late = self.elapsed4.q.val().cast::<32>() >= self.ticks.q.val();
-        self.over.d.next = (late && same || about.alone) && self.waiting4.q.val() && self.valid[3].q.val();
+        let elapsed = self.elapsed4.q.val();
+        // Three comparisons side by side. The verbs timeout is the longest wait, whoever else waits.
+        let last = elapsed.cast::<32>() >= self.limit4.q.val();
+        let fast = !about.rnr && elapsed >= self.fast4.q.val() && elapsed >= self.floor.q.val().cast::<31>();
+        self.over.d.next = ((last || fast) && same || about.alone) && self.waiting4.q.val() && self.valid[3].q.val();
         self.alone5.d.next = about.alone;
         self.waiting5.d.next = self.waiting4.q.val();
         self.same5.d.next = same;
@@ -423,7 +418,7 @@ impl Logic for Timers {
         self.since5.d.next = self.since4.q.val();
         self.pace5.d.next = self.pace4.q.val();
         self.paced5.d.next = self.paced4.q.val();
-        self.verbs5.d.next = self.verbs.q.val();
+        self.verbs5.d.next = last && about.timeout.any();
 
         // All that wait, once a round.
         let waits = self.waiting5.q.val() && self.valid[4].q.val() && !self.alone5.q.val();
@@ -433,8 +428,7 @@ impl Logic for Timers {
         if !self.qp.q.val().any() {
             self.crowd.d.next = 0.into();
             let turns = crowd.cast::<16>() << elab!(self._turn.0 as u64);
-            let least: Bits<16> = elab!(bits::<16>(self._least.0));
-            self.floor.d.next = if turns < least { least } else { turns };
+            self.floor.d.next = turns;
         }
 
         // Stage 5: tell, if it counts, and remember.

@@ -287,3 +287,61 @@ fn each_rnr_timer_code_is_waited_for_up_to_655_ms() {
         assert!((want..want + 20).contains(&waited), "code {code}: back after {waited} ticks, wanted {want}");
     }
 }
+
+/// QP 1 with round trips of a tick, and 20 others that wait for their answers from now on: returns how many there are.
+fn crowd(live: &mut Live) -> u64 {
+    const OTHERS: u64 = 20;
+    for psn in 100..140 {
+        live.left(psn);
+        live.run(1, &[ack(psn)]);
+    }
+    for q in 2..2 + OTHERS {
+        live.around.qps[q as usize].send(send_op::SEND, 10, true);
+        live.leaves_of(q, 100, true, false);
+    }
+    OTHERS
+}
+
+/// What a firing doubles is the QP's own time: a crowd needs no more turns for that.
+#[test]
+fn the_turns_of_a_crowd_are_not_doubled_by_firings() {
+    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    let turns = 2 * (crowd(&mut live) + 1);
+    live.run(2, &[]);
+    live.left(140);
+    let mut from = live.m.cycle() / live.tick;
+    let waited: Vec<u64> = (0..5)
+        .map(|_| {
+            // The others go back, too.
+            let own = |live: &mut Live| {
+                live.run(1, &[]).iter().find(|(_, what)| *what == Happens::Back(140)).map(|(tick, _)| *tick)
+            };
+            let back = (0..500).find_map(|_| own(&mut live)).expect("it goes back");
+            live.left_again(140);
+            std::mem::replace(&mut from, back).abs_diff(back)
+        })
+        .collect();
+    println!("went back after {waited:?} ticks among {turns} ticks of turns");
+    // Its own time is 5 ticks: three doublings are within the turns, the fourth is not.
+    assert!(waited[..4].iter().all(|t| (turns..turns + 6).contains(t)), "{waited:?}");
+    assert!((80..88).contains(&waited[4]), "{waited:?}");
+}
+
+/// However many wait, the verbs timeout is the longest wait.
+#[test]
+fn a_crowd_does_not_reach_beyond_the_verbs_timeout() {
+    // 4 x 2^3 ticks.
+    let mut live = Live::new(|r| {
+        (r.timeout, r.retry_count) = (3, 7);
+        (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true));
+    });
+    let turns = 2 * (crowd(&mut live) + 1);
+    assert!(turns > 32);
+    live.run(2, &[]);
+    live.left(140);
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(40, &[]))[0] - start;
+    assert!((32..36).contains(&first), "{first} ticks");
+    assert_eq!(live.around.counts.get(&counter::RETRY_TIMEOUT), Some(&1));
+    assert_eq!(live.around.counts.get(&counter::RETRY_FAST_TIMER), None);
+}
