@@ -28,7 +28,7 @@
 //! progress.
 //!
 //! Answers of many QPs wait for each other, READ responses and atomics above all: [`turn`] ticks are allowed for each QP that was seen
-//! waiting in the last round. So nobody asks again for what others are before in the peer's queue, and QPs of a peer that is silent
+//! waiting for one in the last round, in no RNR wait. So nobody asks again for what others are before in the peer's queue, and QPs of a peer that is silent
 //! delay the others by no more than that.
 
 use crate::{
@@ -224,6 +224,8 @@ pub struct Timers {
     paced5: DFF<Bit>,
     verbs5: DFF<Bit>,
     alone5: DFF<Bit>,
+    /// It is one of the crowd.
+    crowds5: DFF<Bit>,
     _qps: Hidden<usize>,
     _tick: Hidden<usize>,
     _least: Hidden<u64>,
@@ -265,7 +267,7 @@ impl Logic for Timers {
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, fast4, limit4);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
-        dff_setup!(self, clock, alone5, late_at, late_psn);
+        dff_setup!(self, clock, alone5, crowds5, late_at, late_psn);
         clock!(self, clock, marks, asked, waits, alarms, opened[0], opened[1], closed[0], closed[1]);
         let time = self.time.q.val();
         self.now.next = time;
@@ -411,6 +413,8 @@ impl Logic for Timers {
         let fast = !about.rnr && elapsed >= self.fast4.q.val() && elapsed >= self.floor.q.val().cast::<31>();
         self.over.d.next = ((last || fast) && same || about.alone) && self.waiting4.q.val() && self.valid[3].q.val();
         self.alone5.d.next = about.alone;
+        // Nobody serves who waits for the peer to be ready.
+        self.crowds5.d.next = self.waiting4.q.val() && self.valid[3].q.val() && !about.alone && !about.rnr;
         self.waiting5.d.next = self.waiting4.q.val();
         self.same5.d.next = same;
         self.psn5.d.next = about.psn;
@@ -420,10 +424,9 @@ impl Logic for Timers {
         self.paced5.d.next = self.paced4.q.val();
         self.verbs5.d.next = last && about.timeout.any();
 
-        // All that wait, once a round.
-        let waits = self.waiting5.q.val() && self.valid[4].q.val() && !self.alone5.q.val();
+        // All that wait for answers, once a round.
         let some: Bits<13> = elab!(bits::<13>(2 * self._qps.0.next_power_of_two() as u64 - 1));
-        let crowd = (self.crowd.q.val() + cat!(13; bits::<12>(0), waits)) & some;
+        let crowd = (self.crowd.q.val() + cat!(13; bits::<12>(0), self.crowds5.q.val())) & some;
         self.crowd.d.next = crowd;
         if !self.qp.q.val().any() {
             self.crowd.d.next = 0.into();

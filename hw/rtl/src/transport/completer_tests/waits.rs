@@ -345,3 +345,18 @@ fn a_crowd_does_not_reach_beyond_the_verbs_timeout() {
     assert_eq!(live.around.counts.get(&counter::RETRY_TIMEOUT), Some(&1));
     assert_eq!(live.around.counts.get(&counter::RETRY_FAST_TIMER), None);
 }
+
+/// Nobody serves them: they take no turns.
+#[test]
+fn qps_in_an_rnr_wait_are_no_crowd() {
+    let mut live = Live::new(|r| (0..60).for_each(|_| _ = r.send(send_op::SEND, 10, true)));
+    let others = crowd(&mut live);
+    // RNR timer code 0: 655 ms.
+    let naks: Vec<_> = (2..2 + others).map(|q| RxMeta { qpn: q.to_bits(), ..nak(100, 0x20) }).collect();
+    live.run(200, &naks);
+    live.left(140);
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(100, &[]))[0] - start;
+    println!("fires {first} ticks after a packet, beside {others} in an RNR wait");
+    assert!((5..11).contains(&first), "{first}");
+}
