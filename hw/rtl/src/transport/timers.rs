@@ -27,9 +27,11 @@
 //! response come further apart than its first one took to come. The longest one counts, and is forgotten by a 32nd with each
 //! progress.
 //!
-//! Answers of many QPs wait for each other, READ responses and atomics above all: [`turn`] ticks are allowed for each QP that was seen
-//! waiting for one in the last round, in no RNR wait. So nobody asks again for what others are before in the peer's queue, and QPs of a peer that is silent
-//! delay the others by no more than that.
+//! Answers of many QPs wait for each other, READ responses and atomics above all: [`turn`] ticks are allowed for each QP of the *crowd*,
+//! which are those that were seen waiting for an answer in the last round. Those in an RNR wait are not served, and none of it. A crowd
+//! that shrinks is allowed for as it was, less a QP in four turns: who waited behind it waited for those, too, that are done by now. So
+//! nobody asks again for what others are before in the peer's queue, and QPs of a peer that is silent delay the others by no more than
+//! that.
 
 use crate::{
     msg::*,
@@ -170,9 +172,11 @@ pub struct Timers {
     time: Reg<Bits<32>>,
     fraction: Reg<Bits<16>>,
     qp: Reg<Qp>,
-    /// QPs of this round that wait, and the turns of those of the last one, in ticks.
+    /// QPs of this round that wait; and as many as turns are allowed for.
     crowd: Reg<Bits<13>>,
-    floor: Reg<Bits<16>>,
+    peak: Reg<Bits<13>>,
+    /// Four turns are over.
+    falls: Reg<Bit>,
     valid: [Reg<Bit>; 5],
     who: [DFF<Qp>; 5],
     /// Rows that were written in the cycle before.
@@ -263,7 +267,7 @@ fn bits_of(qps: usize) -> Ram<Bit, 12> {
 impl Logic for Timers {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, time, fraction, qp, crowd, floor, valid, asked_we, wait_we, late);
+        regs!(self, clock, rst, time, fraction, qp, crowd, peak, falls, valid, asked_we, wait_we, late);
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, fast4, limit4);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
@@ -272,9 +276,11 @@ impl Logic for Timers {
         let time = self.time.q.val();
         self.now.next = time;
         self.fraction.d.next = self.fraction.q.val() + 1;
+        self.falls.d.next = false;
         if self.fraction.q.val() == elab!(bits::<16>(self._tick.0 as u64 - 1)) {
             self.fraction.d.next = 0.into();
             self.time.d.next = time + 1;
+            self.falls.d.next = !(time & elab!(bits::<32>((4 << self._turn.0) - 1))).any();
         }
 
         // Marks: written when a packet leaves and the mark before is done with, read by the completer.
@@ -408,9 +414,10 @@ impl Logic for Timers {
         let about = self.about4.q.val();
         let same = self.same4.q.val();
         let elapsed = self.elapsed4.q.val();
+        let turns = self.peak.q.val().cast::<16>() << elab!(self._turn.0 as u64);
         // Three comparisons side by side. The verbs timeout is the longest wait, whoever else waits.
         let last = elapsed.cast::<32>() >= self.limit4.q.val();
-        let fast = !about.rnr && elapsed >= self.fast4.q.val() && elapsed >= self.floor.q.val().cast::<31>();
+        let fast = !about.rnr && elapsed >= self.fast4.q.val() && elapsed >= turns.cast::<31>();
         self.over.d.next = ((last || fast) && same || about.alone) && self.waiting4.q.val() && self.valid[3].q.val();
         self.alone5.d.next = about.alone;
         // Nobody serves who waits for the peer to be ready.
@@ -428,10 +435,17 @@ impl Logic for Timers {
         let some: Bits<13> = elab!(bits::<13>(2 * self._qps.0.next_power_of_two() as u64 - 1));
         let crowd = (self.crowd.q.val() + cat!(13; bits::<12>(0), self.crowds5.q.val())) & some;
         self.crowd.d.next = crowd;
-        if !self.qp.q.val().any() {
+        // Who began to wait in a crowd waits for all that were before it, though they are done one by one. So what is allowed for follows a
+        // crowd that grows at once, and one that shrinks by a QP in four turns: four fifths of the turns that there were at first.
+        let peak = self.peak.q.val();
+        let round = !self.qp.q.val().any();
+        if round {
             self.crowd.d.next = 0.into();
-            let turns = crowd.cast::<16>() << elab!(self._turn.0 as u64);
-            self.floor.d.next = turns;
+        }
+        if round && peak < crowd {
+            self.peak.d.next = crowd;
+        } else if self.falls.q.val() && peak.any() {
+            self.peak.d.next = (peak - 1) & some;
         }
 
         // Stage 5: tell, if it counts, and remember.
