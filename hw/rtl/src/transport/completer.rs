@@ -169,10 +169,12 @@ pub struct Completer {
     measured: [DFF<Bits<16>>; 2],
     /// The timer that fired is the present one.
     timely: DFF<Bit>,
-    sampled: DFF<Bit>,
     /// If it makes progress, another packet may be marked; and what was doubled by firings ends.
     unmarks: DFF<Bit>,
     settles: DFF<Bit>,
+    sampled: DFF<Bit>,
+    /// It is data of a READ, which the marked packet waits behind if this does not answer it.
+    queues: DFF<Bit>,
 
     attributes: GuardedTable<Attributes>,
     peers: Table<Peer>,
@@ -230,7 +232,7 @@ impl Logic for Completer {
         );
         dff_setup!(self, clock, todo, some, rec, packets, next_record, retired, stalled, behind, before, target, facts);
         dff_setup!(self, clock, trouble, map, entry, stretch, want, place, moved, sample, measured, timely, sampled);
-        dff_setup!(self, clock, back_q, op_q, kick_q, has, is_read, is_local, worth, alone, unmarks, settles);
+        dff_setup!(self, clock, back_q, op_q, kick_q, has, is_read, is_local, worth, alone, unmarks, settles, queues);
         clock!(self, clock, attributes, peers, rows, heads, ackeds);
         clock_reset!(self, clock, rst, timers, calls, backs);
 
@@ -447,6 +449,9 @@ impl Logic for Completer {
             new.halted = true;
         }
         let moved = self.moved.q.val() || moves;
+        if moved {
+            new.queued = !self.unmarks.q.val() && (now.queued || self.queues.q.val());
+        }
         if (said.kind == SAYS_ACK || said.kind == SAYS_DATA) && ends && moved {
             if self.sampled.q.val() {
                 new.srtt = self.measured[0].q.val();
@@ -617,15 +622,15 @@ impl Logic for Completer {
                 self.want.d.next = m.payload;
                 self.place.d.next = m.buf;
                 // A round trip ends with the first answer that acknowledges the marked packet, unless that may have been sent
-                // again, or waits behind a READ's response.
+                // again, or has waited behind a READ's response: data that comes before is of such a one.
                 let mark = self.timers.mark.val();
                 let trip = self.timers.now.val().get_bits::<16>(0) - mark.time;
                 let answered = !(m.psn.get_bits::<19>(0) - mark.psn).get_bit(18);
                 let again = row.recovering || row.rnr;
-                let sure = mark.open && !again;
-                self.sampled.d.next = sure && answered;
-                self.settles.d.next = sure && (answered || word.kind == SAYS_DATA);
-                self.unmarks.d.next = mark.open && (answered || again || word.kind == SAYS_DATA);
+                self.settles.d.next = mark.open && answered && !again;
+                self.sampled.d.next = mark.open && answered && !again && !row.queued;
+                self.unmarks.d.next = mark.open && (answered || again);
+                self.queues.d.next = mark.open && word.kind == SAYS_DATA;
                 self.sample.d.next = if trip.get_bits::<4>(12).any() { 0xfff.into() } else { trip.get_bits::<12>(0) };
                 self.timely.d.next = fired.psn == row.psn && fired.turn == row.turn;
                 self.state.d.next = State::Weigh;

@@ -83,6 +83,8 @@ pub struct Row {
     pub reading: Bit,
     /// Went back, no progress since.
     pub recovering: Bit,
+    /// Since the packet that is marked left, data of a READ before it came.
+    pub queued: Bit,
     /// A fault of the send side waits for its turn.
     pub fault: Bit,
     /// An error ended the QP.
@@ -563,6 +565,7 @@ pub fn fresh(row: Bits<512>) -> Row {
         fires: 0.into(),
         reading: false,
         recovering: false,
+        queued: false,
         fault: false,
         halted: false,
         srtt: 0.into(),

@@ -19,9 +19,9 @@
 //!
 //! A round trip is measured on one packet at a time, which asks for an answer and is *marked* when it leaves for the first time: until it
 //! is answered, those behind it are not, for a stream always has some on their way. What is marked when a QP goes back counts for
-//! nothing, for the answer may be to either of two packets; and what waits behind a READ's response tells nothing. So a path that
-//! became longer could not be measured, since the timer fires before each answer: therefore what it was doubled by firings stays, up to
-//! [`KEPT`] times, until a packet was sent once and answered (Karn's algorithm).
+//! nothing, for the answer may be to either of two packets; and how long it takes if it waits behind a READ's response tells nothing. So a
+//! path that became longer could not be measured, since the timer fires before each answer: therefore what it was doubled by firings
+//! stays, up to [`KEPT`] times, until a marked packet is answered that was sent once (Karn's algorithm), whatever it has waited behind.
 //!
 //! The pace is the time from one progress to the next while the QP goes on waiting: on a slow or shared link the packets of a READ
 //! response come further apart than its first one took to come. The longest one counts, and is forgotten by a 32nd with each

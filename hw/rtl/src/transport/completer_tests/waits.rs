@@ -386,3 +386,91 @@ fn the_last_of_a_crowd_waits_for_those_that_were_before_it() {
     println!("fires {first} ticks after a packet");
     assert!((5..14).contains(&first), "{first}");
 }
+
+/// Responses to a READ that was asked for again say nothing of one behind it, nor do they end what firings have doubled: its own
+/// response does.
+#[test]
+fn data_of_a_repeated_read_settles_nothing() {
+    let mut live = Live::new(|r| {
+        (0..20).for_each(|_| _ = r.send(send_op::SEND, 10, true));
+        r.send(send_op::READ, 30 * 1024, true).send(send_op::READ, 2048, true).send(send_op::SEND, 10, true);
+    });
+    for psn in 100..120 {
+        live.left(psn);
+        live.run(12, &[]);
+        live.run(1, &[ack(psn)]);
+    }
+    // The first READ fires some times, and is asked for again each time.
+    live.left(120);
+    let mut fired = 0;
+    while fired < 3 {
+        if !backs(&live.run(1, &[])).is_empty() {
+            fired += 1;
+            live.left_again(120);
+        }
+    }
+    live.run(1, &[data(op::READ_RESPONSE_FIRST, 120, 1024)]);
+    // The second READ leaves, once.
+    live.left(150);
+    let next = |live: &mut Live, psns: std::ops::Range<u64>| {
+        for psn in psns {
+            let opcode = if psn == 149 { op::READ_RESPONSE_LAST } else { op::READ_RESPONSE_MIDDLE };
+            assert_eq!(backs(&live.run(1, &[data(opcode, psn, 1024)])), [] as [u64; 0]);
+        }
+    };
+    next(&mut live, 121..140);
+    // Now they stop: three times doubled.
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(1000, &[]))[0] - start;
+    println!("fires {first} ticks after the last response");
+    assert!((8 * 13 - 8..8 * 20).contains(&first), "{first}");
+    live.left_again(140);
+    next(&mut live, 140..150);
+    // Of the READs all is asked for again: so nothing of them settles. What leaves for the first time and is answered does.
+    live.left_again(150);
+    live.run(1, &[data(op::READ_RESPONSE_FIRST, 150, 1024)]);
+    live.run(1, &[data(op::READ_RESPONSE_LAST, 151, 1024)]);
+    live.left(152);
+    live.run(12, &[]);
+    live.run(1, &[ack(152)]);
+    live.around.qps[1].send(send_op::SEND, 10, true);
+    live.left(153);
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(1000, &[]))[0] - start;
+    assert!((13..24).contains(&first), "{first}");
+}
+
+/// A stream of READs settles by those that are asked for once, though each waits behind the response before.
+#[test]
+fn a_stream_of_reads_settles_by_the_first_that_was_asked_for_once() {
+    let mut live = Live::new(|r| (0..100).for_each(|_| _ = r.send(send_op::READ, 2048, true)));
+    let mut psn = 100;
+    let answer = |live: &mut Live, psn: u64| {
+        let opcode = if psn % 2 == 1 { op::READ_RESPONSE_LAST } else { op::READ_RESPONSE_FIRST };
+        live.run(2, &[data(opcode, psn, 1024)])
+    };
+    for _ in 0..20 {
+        live.left(psn);
+        live.run(12, &[]);
+        (psn..psn + 2).for_each(|psn| _ = answer(&mut live, psn));
+        psn += 2;
+    }
+    live.left(psn);
+    let mut fired = 0;
+    while fired < 3 {
+        if !backs(&live.run(1, &[])).is_empty() {
+            fired += 1;
+            live.left_again(psn);
+        }
+    }
+    // From now on there is always one more on its way.
+    for _ in 0..10 {
+        live.left(psn + 2);
+        (psn..psn + 2).for_each(|psn| assert_eq!(backs(&answer(&mut live, psn)), [] as [u64; 0]));
+        psn += 2;
+    }
+    let start = live.m.cycle() / live.tick;
+    let first = backs(&live.run(1000, &[]))[0] - start;
+    println!("fires {first} ticks after the last response");
+    assert!((13..40).contains(&first), "{first}");
+}
