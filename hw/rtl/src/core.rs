@@ -456,6 +456,7 @@ impl<const W: usize, const N: usize> Logic for Core<W, N> {
         self.respond.res.next = self.resources.res.val();
         self.resources.seek.next = self.responder.seek.val();
         self.resources.seek_at.next = self.responder.seek_at.val();
+        self.responder.seek_ready.next = self.resources.seek_ready.val();
         self.responder.saved.next = self.resources.found.val();
         self.responder.saved_valid.next = self.resources.found_valid.val();
         self.respond.reads_re.next = self.responder.reads_re.val();

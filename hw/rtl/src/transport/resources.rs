@@ -5,9 +5,9 @@
 //! cycle           0      1      2      3      4
 //! re, raddr       A
 //! res                           A ..                (the response engine's: until its next read)
-//! seek, seek_at   B      B      B                   (held; waits while the response engine reads)
-//! found                                B ..         with `found_valid`, until the next search
-//! save, save_at   C      C                          (held until `save_ready`)
+//! seek, seek_at   B      B      C                   (held until `seek_ready`: not while the response engine reads)
+//! found                                B      C     with `found_valid`
+//! save, save_at   D      D                          (held until `save_ready`)
 //! ```
 //! One RAM with one read port: the response engine goes first, the responder's searches are rare. A read of the cycle
 //! in which its row is written gives undefined data: a resource is read when its packet has landed.
@@ -48,9 +48,11 @@ pub struct Resources {
     pub re: Signal<In, Bit>,
     pub raddr: Signal<In, Bits<24>>,
     pub res: Signal<Out, ReadResource>,
-    /// The responder's, held until `found_valid`.
+    /// The responder's, one a cycle, held until `seek_ready`.
     pub seek: Signal<In, Bit>,
     pub seek_at: Signal<In, Bits<24>>,
+    pub seek_ready: Signal<Out, Bit>,
+    /// What was sought, two cycles later.
     pub found: Signal<Out, ReadResource>,
     pub found_valid: Signal<Out, Bit>,
     /// The result of an atomic, held until `save_ready`: what was in memory, or that it could not be read.
@@ -82,6 +84,7 @@ impl Resources {
             res: Default::default(),
             seek: Default::default(),
             seek_at: Default::default(),
+            seek_ready: Default::default(),
             found: Default::default(),
             found_valid: Default::default(),
             save: Default::default(),
@@ -146,8 +149,8 @@ impl Logic for Resources {
             failed: fate.failed,
         };
         self.reads.d.next = re;
-        let done = self.seeks.q.val() || self.found_valid_q.q.val();
-        self.seeks.d.next = self.seek.val() && !re && !done;
+        self.seek_ready.next = !re;
+        self.seeks.d.next = self.seek.val() && !re;
         if self.reads.q.val() {
             self.res_q.d.next = row;
         }
@@ -177,7 +180,8 @@ mod tests {
         let mut rng = verilate::rng(7);
         let mut rows = vec![ReadResource::default(); 16 * qps];
         let mut reads = [None; 2];
-        let (mut now, mut seek, mut since, mut found) = (None, None, 0, 0);
+        let mut seeks = [None; 2];
+        let (mut now, mut seek, mut found) = (None, None, 0);
         let (mut result, mut saved): (Option<(usize, u64, bool)>, _) = (None, 0);
         for _ in 0..verilate::scale(5000) {
             let mut pick = || rng.random_range(0..rows.len());
@@ -202,7 +206,7 @@ mod tests {
             reads = [busy.then(|| rows[read]), reads[0]];
             now = reads[1].or(now);
             if seek.is_none() && rng.random_bool(0.5) {
-                (seek, since) = (Some(other).filter(|at| Some(*at) != write), 0);
+                seek = Some(other).filter(|at| Some(*at) != write);
             }
             m.set("seek", seek.is_some().into());
             m.set("seek_at", seek.unwrap_or(other) as u64);
@@ -215,6 +219,8 @@ mod tests {
             m.set("result", value);
             m.set("failed", failed.into());
             m.eval();
+            let sought = seek.filter(|_| m.bit("seek_ready"));
+            assert!(!(busy && sought.is_some()), "it is not its turn");
             if m.bit("save_ready") && result.take().is_some() {
                 assert!(write.is_none() && !busy && seek.is_none(), "it is not its turn");
                 let length = rows[at].length.get_bits::<26>(0).cast::<32>();
@@ -225,13 +231,16 @@ mod tests {
             if let Some(want) = now {
                 assert_eq!(m.get_bytes("res"), bytes_of(want));
             }
-            since += 1;
-            if m.bit("found_valid") {
-                let at = seek.expect("found what nobody sought");
-                assert_eq!(m.get_bytes("found"), bytes_of(rows[at]));
-                (seek, found) = (None, found + 1);
+            // As it was when it was read.
+            seeks = [sought.map(|at| rows[at]), seeks[0]];
+            assert_eq!(m.bit("found_valid"), seeks[1].is_some());
+            if let Some(row) = seeks[1] {
+                assert_eq!(m.get_bytes("found"), bytes_of(row));
+                found += 1;
             }
-            assert!(seek.is_none() || since < 40, "a search waits");
+            if sought.is_some() {
+                seek = None;
+            }
         }
         assert!(found > 300 && saved > 100, "{found}, {saved}");
     }

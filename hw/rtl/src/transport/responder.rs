@@ -76,9 +76,10 @@ pub struct Responder {
     pub res_we: Signal<Out, Bit>,
     pub res_addr: Signal<Out, Bits<24>>,
     pub res: Signal<Out, ReadResource>,
-    /// Searches it, for a READ that is repeated: asks until `saved_valid`.
+    /// Searches it, for a READ that is repeated: one a cycle, held until `seek_ready`; `saved` two cycles later.
     pub seek: Signal<Out, Bit>,
     pub seek_at: Signal<Out, Bits<24>>,
+    pub seek_ready: Signal<In, Bit>,
     pub saved: Signal<In, ReadResource>,
     pub saved_valid: Signal<In, Bit>,
     /// Reads how many READs the response engine has answered, free-running: `reads` two cycles later.
@@ -152,9 +153,14 @@ pub struct Responder {
     at: DFF<Bits<32>>,
     want: DFF<Bits<14>>,
     place: DFF<BufAddr>,
-    /// Search for the resource of a repeated READ.
+    /// Search for the resource of a repeated READ, from the newest on: what is to be asked for, and what to be judged.
+    ask_slot: DFF<Bits<4>>,
+    asks_left: DFF<Bits<5>>,
     slot: DFF<Bits<4>>,
     slots_left: DFF<Bits<5>>,
+    /// One is compared, and is judged.
+    liked: Reg<Bit>,
+    told: Reg<Bit>,
     likeness: DFF<Likeness>,
     is_rest: DFF<Bit>,
     /// It is still to be done; it was successful.
@@ -189,10 +195,8 @@ enum State {
     Late,
     Judge,
     Act,
+    /// For what a repeated READ is the rest of.
     Search,
-    Gap,
-    Match,
-    Next,
     ReadRow,
     ReadWait,
 }
@@ -221,6 +225,7 @@ impl Responder {
             res: Default::default(),
             seek: Default::default(),
             seek_at: Default::default(),
+            seek_ready: Default::default(),
             saved: Default::default(),
             saved_valid: Default::default(),
             reads_re: Default::default(),
@@ -270,8 +275,12 @@ impl Responder {
             at: Default::default(),
             want: Default::default(),
             place: Default::default(),
+            ask_slot: Default::default(),
+            asks_left: Default::default(),
             slot: Default::default(),
             slots_left: Default::default(),
+            liked: Default::default(),
+            told: Default::default(),
             likeness: Default::default(),
             is_rest: Default::default(),
             unsought: Default::default(),
@@ -319,11 +328,12 @@ impl Logic for Responder {
             res_we_q,
             rvalid
         );
-        regs!(self, clock, rst, count_q, tail, moved);
+        regs!(self, clock, rst, count_q, tail, moved, liked, told);
         dff_setup!(
             self, clock, m, kind, facts, found, verdict, posted, absent, fits, within, ends, filled, entry, first, pick
         );
         dff_setup!(self, clock, at, want, place, slot, slots_left, likeness, is_rest, unsought, sought, walks, differs);
+        dff_setup!(self, clock, ask_slot, asks_left);
         dff_setup!(self, clock, consumer, early_qpn, op_q, consume_q, rdata, kept_progress, kept_message);
         dff_setup!(self, clock, held, hole, rest, passed);
         clock!(self, clock, attributes, progress, messages, consumers);
@@ -410,8 +420,17 @@ impl Logic for Responder {
             done: false,
             failed: false,
         };
-        self.seek.next = state == State::Search;
-        self.seek_at.next = cat!(24; qp.cast::<20>(), self.slot.q.val());
+        // One a cycle; what is found is compared in the next one, and judged in the one behind.
+        let searches = state == State::Search;
+        let seeks_more = searches && self.asks_left.q.val().any();
+        self.seek.next = seeks_more;
+        self.seek_at.next = cat!(24; qp.cast::<20>(), self.ask_slot.q.val());
+        if seeks_more && self.seek_ready.val() {
+            self.ask_slot.d.next = self.ask_slot.q.val() - 1;
+            self.asks_left.d.next = self.asks_left.q.val() - 1;
+        }
+        self.liked.d.next = searches && self.saved_valid.val();
+        self.told.d.next = searches && self.liked.q.val();
         if self.op.ready.val() {
             self.op_valid.d.next = false;
         }
@@ -777,6 +796,7 @@ impl Logic for Responder {
 
         let misses = self.guessed.q.val() && self.differs.q.val();
         let seeks = verdict_now.duplicate && self.unsought.q.val();
+        let told = self.told.q.val();
         let found_or_none = self.is_rest.q.val() || self.slots_left.q.val() == 1;
         let mut next = state;
         match state {
@@ -820,7 +840,9 @@ impl Logic for Responder {
                     self.place.d.next = m.buf - header_back(m.ip6, kind.imm);
                 }
                 self.slot.d.next = progress.reads.get_bits::<4>(0) - 1;
+                self.ask_slot.d.next = progress.reads.get_bits::<4>(0) - 1;
                 self.slots_left.d.next = progress.saved;
+                self.asks_left.d.next = progress.saved;
                 self.unsought.d.next = kind.read && progress.saved.any();
                 // A WQE that is read in this cycle comes a cycle after the rows.
                 self.straight.d.next = false;
@@ -867,25 +889,18 @@ impl Logic for Responder {
                 }
             }
             State::Search => {
-                if self.saved_valid.val() {
-                    next = State::Gap;
-                }
-            }
-            State::Gap => {
-                next = State::Match;
-            }
-            State::Match => {
-                next = State::Next;
-            }
-            State::Next => {
                 let rest = self.is_rest.q.val();
-                self.sought.d.next = rest;
-                self.unsought.d.next = !found_or_none;
-                self.slots_left.d.next = self.slots_left.q.val() - 1;
-                if !rest {
-                    self.slot.d.next = self.slot.q.val() - 1;
+                if told {
+                    self.sought.d.next = rest;
+                    self.unsought.d.next = !found_or_none;
+                    self.slots_left.d.next = self.slots_left.q.val() - 1;
+                    if !rest {
+                        self.slot.d.next = self.slot.q.val() - 1;
+                    }
+                    if found_or_none {
+                        next = State::Act;
+                    }
                 }
-                next = if found_or_none { State::Act } else { State::Search };
             }
             State::ReadRow => {
                 next = State::ReadWait;
@@ -899,7 +914,7 @@ impl Logic for Responder {
 
         self.state.d.next = next;
         // What some states are seen by, told from what leads to them.
-        let (judges, nexts) = (state == State::Judge, state == State::Next);
+        let judges = state == State::Judge;
         self.asks.d.next = take || (judges && misses) || (act && fetching) || (state == State::Fetch && anew) || moves;
         // `Idle` comes next.
         let over = (acts && last) || state == State::ReadWait;
@@ -907,7 +922,7 @@ impl Logic for Responder {
         self.open.d.next = rests && !self.table.valid.val();
         self.bus.d.next = rests && self.table.valid.val();
         let acts_on = self.acting.q.val() && !(act && (fetching || last || turns));
-        self.acting.d.next = acts_on || (judges && !misses && !seeks) || (nexts && found_or_none);
+        self.acting.d.next = acts_on || (judges && !misses && !seeks) || (searches && told && found_or_none);
 
         let written = if bus { table.index } else { m.qpn };
         self.progress.we.next = write_progress;

@@ -531,9 +531,9 @@ struct Around {
     counts: BTreeMap<usize, u64>,
     consumed: BTreeMap<u64, u64>,
     resources: BTreeMap<u64, (u64, u64)>,
-    /// The store itself, and a search of it: its address, and cycles to go.
+    /// The store itself, and what is sought in it: its address, asked for in this cycle and in the one before.
     store: BTreeMap<u64, Vec<u8>>,
-    seek: Option<(u64, u64)>,
+    seeks: [Option<u64>; 2],
     reads_seen: BTreeMap<u64, u64>,
 }
 
@@ -552,7 +552,7 @@ impl Around {
             consumed: BTreeMap::new(),
             resources: BTreeMap::new(),
             store: BTreeMap::new(),
-            seek: None,
+            seeks: [None; 2],
             reads_seen: BTreeMap::new(),
         }
     }
@@ -599,9 +599,10 @@ impl Actor for Around {
             vec![vec![qps.get(q as usize).map_or(0, |r| r.answered.unwrap_or(all)) as u8]]
         });
         m.set("consume.ready", 1);
-        let found = self.seek.is_some_and(|(_, left)| left == 0);
-        m.set("saved_valid", found.into());
-        if let Some((at, _)) = self.seek.filter(|_| found) {
+        // The response engine may be in the way of a search for a while.
+        m.set("seek_ready", self.rng.random_bool(0.6).into());
+        m.set("saved_valid", self.seeks[1].is_some().into());
+        if let Some(at) = self.seeks[1] {
             m.set_bytes("saved", &self.store[&at]);
         }
     }
@@ -616,15 +617,7 @@ impl Actor for Around {
             let get = |k: &str| data.get(k).copied().unwrap_or(0) as u64;
             self.consumed.insert(get("queue"), get("index"));
         }
-        // The response engine may be in the way of a search for a while.
-        self.seek = match self.seek {
-            Some((_, 0)) => None,
-            Some((at, left)) => {
-                assert!(m.bit("seek") && m.get("seek_at") == at, "a search was given up");
-                Some((at, left - 1))
-            }
-            None => m.bit("seek").then(|| (m.get("seek_at"), self.rng.random_range(1..6))),
-        };
+        self.seeks = [(m.bit("seek") && m.bit("seek_ready")).then(|| m.get("seek_at")), self.seeks[0]];
         if m.bit("res_we") {
             let data = fields_of::<ReadResource>(m.bytes("res"));
             assert!(!data.contains_key("done") && !data.contains_key("failed"));
