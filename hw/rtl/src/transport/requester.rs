@@ -814,8 +814,10 @@ impl<const N: usize> Logic for Requester<N> {
         self.front.pick.data.next.qpn = self.pick.data.val().qpn & numbers;
         self.pick.ready.next = self.front.pick.ready.val();
         self.front.engine.next = context.qpn;
-        self.front.engine_busy.next = !idle;
-        self.front.engine_writes.next = store;
+        // A pick that comes from a refetch waits for the end of it.
+        let ends = state == State::Refetch || state == State::Tell;
+        self.front.engine_busy.next = !idle && !ends;
+        self.front.engine_writes.next = store || ends;
         self.front.looks.next = looks;
         self.front.whose.next = self.whose.q.val();
         self.front.engine_reads.next = engine_reads;
