@@ -21,13 +21,15 @@
 //! the slot's last frame went. Of the oldest frame, what is `owed` is read from these once and then counts down, so that it goes with
 //! its last byte.
 //!
-//! `seg` and `chunk` are taken with the `ready` of `access` and `dma_read`, which are registers: so nothing waits here beside a channel.
+//! `seg` is taken with the `ready` of `access`, which is a register: so nothing waits here beside a channel. `dma` may be taken back, and
+//! its tag changes while it waits: what is asked for goes stale, and colours turn.
 //! Narrow datapaths take a cycle more where that spares them wide multiplexers: for the head's way, and for each inline stretch.
 //!
 //! No more is asked for while a quarter of the ring is under way: that fills the longest PCIe round trip at line rate, and whatever is
 //! asked for next, a WQE that is to be sent again or its bytes, does not queue behind what is not needed yet. For the same reason
-//! stretches of an epoch that ended while they waited here ask for nothing, few wait in front of the reservation, and the last quarter of
-//! the ring is for what comes behind the begin of an epoch, until there is room enough again.
+//! it is asked for [piece by piece](super::pieces), stretches of an epoch that ended while they waited here ask for nothing, few wait in
+//! front of the reservation, and the last half of the ring is for what comes behind the begin of an epoch, until there is room enough
+//! again.
 //!
 //! Cannot deadlock: nothing is accepted from `seg` into the ring before its room and slot are free, and these are
 //! freed by the MAC alone. Data is always taken. Requests go out in order and wait only for `access` and `dma_read`;
@@ -36,6 +38,7 @@
 use crate::{
     msg::{AccessReq, BufAddr, Chunk, DmaData, DmaRead, EpochMark, Qp, TxHead, TxSeg},
     stream::{Fifo, SMALL, Sink, Source},
+    wire::pieces::Pieces,
 };
 use abi::{status::cause, wire::op};
 use hdl::prelude::*;
@@ -193,7 +196,8 @@ pub struct Frames<const W: usize> {
     /// The oldest stretch was there in the cycle before, and judged: it is of no use any more.
     judged: Reg<Bit>,
     stale: Reg<Bit>,
-    // Issue: where the rest of a stretch goes of which a chunk was read.
+    // Issue: what is asked for next; where the rest of a stretch goes of which a chunk was read.
+    pieces: Pieces<W>,
     moved: Reg<Bit>,
     dest: DFF<BufAddr>,
     /// The last inline bytes are taken; the present piece of them, and of narrow datapaths its bytes, if they are there, and the
@@ -285,6 +289,7 @@ impl<const W: usize> Frames<W> {
             color: Default::default(),
             late: Default::default(),
             asks: Default::default(),
+            pieces: Default::default(),
             moved: Default::default(),
             dest: Default::default(),
             took: Default::default(),
@@ -313,7 +318,7 @@ impl<const W: usize> Frames<W> {
             outcome: Default::default(),
             _slots: Hidden(slots),
             _flight: Hidden((ring / 4).trailing_zeros() as usize),
-            _spare: Hidden((rows / 4).trailing_zeros() as usize),
+            _spare: Hidden((rows / 2).trailing_zeros() as usize),
         }
     }
 }
@@ -344,7 +349,7 @@ impl<const W: usize> Logic for Frames<W> {
         dff_setup!(self, clock, current, next, dest, piece_bytes, closing_slot, closing_sum, tally, owed, bad, outcome);
         dff_setup!(self, clock, eras, age);
         clock!(self, clock, sums, arrived[0], arrived[1], base, base_bad);
-        clock_reset!(self, clock, rst, segs, heads, pending);
+        clock_reset!(self, clock, rst, segs, heads, pending, pieces);
         let slots = elab!(bits::<16>(self._slots.0 as u64));
         let mask = elab!(bits::<16>(self._slots.0 as u64 - 1));
         let most = (mask << 1) | 1; // of a count of frames
@@ -408,7 +413,7 @@ impl<const W: usize> Logic for Frames<W> {
         // Reservation.
         let waits = self.segs.m.data.val();
         let rest = self.room.q.val() - waits.rows.cast::<15>();
-        // The last quarter of the ring is there for what is sent again: else it would wait until the MAC is through with the frame that
+        // The last half of the ring is there for what is sent again: else it would wait until the MAC is through with the frame that
         // it has, for only then what is void leaves.
         let fits = !rest.get_bit(14);
         let ample = fits && (rest >> elab!(self._spare.0 as u64)).any();
@@ -465,7 +470,14 @@ impl<const W: usize> Logic for Frames<W> {
         // Issue: each stretch in turn becomes DMA reads, a write of inline bytes, or nothing.
         let stretch = self.pending.m.data.val();
         let there = self.pending.m.valid.val();
-        let chunk = self.chunk.data.val();
+        // Not before its frame has its room: an invalidation may wait for what is in hand, but not for the MAC.
+        let wants = there && stretch.memory;
+        self.pieces.s.valid.next = wants && self.chunk.valid.val();
+        self.pieces.s.data.next = self.chunk.data.val();
+        self.chunk.ready.next = wants && self.pieces.s.ready.val();
+        self.pieces.skip.next = self.stale.q.val();
+        let chunk = self.pieces.m.data.val();
+        let chunk_there = self.pieces.m.valid.val();
         let refused = chunk.refused;
         let may_ask = self.judged.q.val() && self.asks.q.val();
         let wants_chunk = may_ask && stretch.memory;
@@ -482,13 +494,14 @@ impl<const W: usize> Logic for Frames<W> {
             let over = self.begun[i].q.val() && of.qpn == era.qpn && of.epoch != era.epoch;
             stale = stale || over && stretch.age.kinds.get_bit(i);
         }
-        let take_chunk = wants_chunk && self.chunk.valid.val() && self.dma.ready.val();
+        let take_chunk = wants_chunk && chunk_there && self.dma.ready.val();
         let moved = self.moved.q.val();
         let dest = if moved { self.dest.q.val() } else { stretch.dest };
-        self.chunk.ready.next = wants_chunk && self.dma.ready.val();
-        self.dma.valid.next = wants_chunk && self.chunk.valid.val() && !refused && !self.stale.q.val();
+        self.pieces.m.ready.next = wants_chunk && self.dma.ready.val();
+        self.dma.valid.next = wants_chunk && chunk_there && !refused && !self.stale.q.val();
         let late = self.late.q.val();
-        let turns = !late.any();
+        // What is in hand is asked for in the present colour.
+        let turns = !late.any() && !self.pieces.holds.val();
         let color = self.color.q.val() != turns;
         let tag = stretch.slot.replace_bit(COLOR, color);
         self.dma.data.next = DmaRead { iova: chunk.iova, len: chunk.len, tag, dest };

@@ -9,6 +9,7 @@ pub mod icrc;
 pub mod ingress;
 pub mod judge;
 pub mod parser;
+pub mod pieces;
 pub mod prepare;
 pub mod raw_filter;
 pub mod rows;
