@@ -9,7 +9,7 @@ use driver::{
     Access, Binding, Completion, Data, FastMr, Flags, Mr, Operation, Registration, Remote, Translation, WcError,
 };
 use ferroce_tests::{GUARD, LEN, assert_sound, bytes, noise, region, small_pairs, wait};
-use testbed::{End, Setup, Testbed};
+use testbed::{Connect, End, Setup, Testbed};
 
 /// A SEND that names a key which may not be invalidated is executed, but its receive and the connection end; the key opens as before.
 #[test]
@@ -453,5 +453,66 @@ fn a_key_is_not_read_behind_the_completion_of_its_invalidation() {
         println!("{came} READs came, {refused} were refused");
         assert!(came > 1 && refused > 1, "{came} {refused}");
         assert_sound(&bed, "READs under invalidation");
+    }
+}
+
+/// An atomic of the owner's queue has just been answered when its LOCAL_INV behind it has its turn: it waits for the peer's READs and atomics
+/// under the key as any other does, so that what is in the memory from its completion on nobody sees or changes.
+#[test]
+fn an_invalidation_behind_an_atomic_waits_for_reads_and_atomics() {
+    const READS: usize = 12;
+    const ATOMICS: usize = 4;
+    const PART: usize = 4096;
+    const ALL: usize = (READS + 1) * PART;
+    const AFTER: u8 = 0xc3;
+    for mut setup in [Setup::small(), Setup::default()] {
+        setup.nic.pcie.read_latency *= 8;
+        let bed = Testbed::new(&setup).unwrap();
+        let mut memory = fast(&bed, 1, ALL);
+        let near = region(&bed.hosts[0].pd, ALL, Access::all(), |_| 0);
+        let mail = region(&bed.hosts[1].pd, LEN, Access::all(), |_| 0);
+        let (mut came, mut refused, mut added) = (0, 0, 0);
+        for round in 0..12u64 {
+            let mut pair = bed.connect(&Connect { access: Access::all(), ..small_pairs() }).unwrap();
+            near.write(0, &[GUARD; ALL]);
+            let was: Vec<u8> = (0..ALL).map(|i| if i < READS * PART { noise(round)(i) & 0x3f } else { 0 }).collect();
+            memory.memory().write(0, &was);
+            let part = memory.part(0, ALL, Access::all());
+            post(&mut pair.b, &[(Operation::Register(part), &[])], true);
+            succeeds(&bed, &mut pair.b, 0, "a registration");
+            let mut batch = pair.a.qp.post();
+            // The peer's atomics behind its READs, or before them.
+            let first = if round % 2 == 0 { 0 } else { READS };
+            for i in (0..READS + ATOMICS).map(|i| (i + first) % (READS + ATOMICS)) {
+                let (op, sge) = if i < READS {
+                    (Operation::Read(part.remote(i * PART)), near.sge(i * PART, PART))
+                } else {
+                    let at = READS * PART + 8 * i;
+                    (Operation::AtomicAdd { remote: part.remote(at), add: 1 }, near.sge(at, 8))
+                };
+                batch.add(i as u64, op, Data::Sges(&[sge]), Flags::SIGNALED).unwrap();
+            }
+            batch.ring();
+            bed.sim().advance_cycles(200 * (round / 2));
+            let atomic = Operation::AtomicAdd { remote: near.remote(ALL - 8), add: 1 };
+            post(&mut pair.b, &[(atomic, &[mail.sge(0, 8)]), (Operation::LocalInv(part.key()), &[])], true);
+            succeeds(&bed, &mut pair.b, 0, "the owner's atomic");
+            succeeds(&bed, &mut pair.b, 1, "its invalidation");
+            added += bytes(memory.memory())[READS * PART..].iter().filter(|b| **b != 0).count();
+            memory.memory().write(0, &[AFTER; ALL]);
+            for _ in 0..READS + ATOMICS {
+                let c = wait(&bed, &mut pair.a.cq, "a READ or an atomic");
+                came += u32::from(c.status.is_ok());
+                refused += u32::from(c.status.is_err_and(|e| e.status == wc::REM_ACCESS));
+            }
+            let seen = bytes(&near);
+            let late = seen[..READS * PART].iter().filter(|b| **b == AFTER).count();
+            assert_eq!(late, 0, "round {round}: bytes read behind the completion");
+            let kept = bytes(memory.memory()).iter().all(|b| *b == AFTER);
+            assert!(kept, "round {round}: an atomic is written behind the completion");
+        }
+        println!("{came} READs and atomics came, {refused} were refused, {added} sums were there");
+        assert!(came > 1 && refused > 1 && added > 0, "{came} {refused} {added}");
+        assert_sound(&bed, "READs and atomics under invalidation");
     }
 }

@@ -79,7 +79,8 @@ struct Step {
 #[hdl_fn]
 fn step_of(op: RxOp) -> Step {
     let c = op.completion;
-    let atomic = op.write && op.reply.atomic;
+    // What invalidates a key is no atomic, whatever its packet answers.
+    let atomic = op.write && op.reply.atomic && !invalidates(op.need);
     let mut reply = op.reply;
     reply.atomic = atomic;
     Step {
@@ -283,6 +284,7 @@ impl Logic for Landing {
         if !judging {
             self.halted.d.next = self.halts.rdata.val();
             self.judging.d.next = waits || take;
+            // Who exchanges and neither moves nor is an atomic invalidates.
             let kills = op.exchanges && !op.moves && !op.reply.atomic;
             self.held.d.next = if waits { kills } else { new.write && invalidates(new.need) };
         } else if self.chunk.valid.val() && !self.reading.val() {

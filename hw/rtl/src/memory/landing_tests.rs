@@ -194,8 +194,8 @@ fn packet(rng: &mut ChaCha8Rng, qps: u64) -> Vec<RxOp> {
         span: bits(rng.random_range(0..1 << 32)),
         buf: bits(rng.random_range(0..1 << 20)),
         pd: bits(rng.random_range(0..1 << 16)),
-        // Now and then the key is invalidated: nothing is written.
-        need: bits(if !atomic && rng.random_bool(0.2) { rng.random_range(16..64) } else { rng.random_range(0..16) }),
+        // Now and then the key is invalidated: nothing is written, whatever the reply says of the packet.
+        need: bits(if rng.random_bool(0.2) { rng.random_range(16..64) } else { rng.random_range(0..16) }),
         last: i + 1 == steps,
         rows: bits(rows),
         psn: bits(rng.random_range(0..1 << 24)),
@@ -244,8 +244,8 @@ impl Rules {
         for op in ops {
             let before = self.writes.len();
             wrote = false;
-            let atomic = op.reply.atomic;
             let kills = op.need.to_u64() >= 16;
+            let atomic = op.reply.atomic && !kills;
             let len = op.len.to_u64() | u64::from(kills);
             for chunk in chunks(op.key.to_u64(), op.va.to_u64(), len).into_iter().filter(|_| op.write) {
                 let fresh = op.write && !flushed && fault == 0;
@@ -283,6 +283,7 @@ impl Rules {
             }
         }
         let op = ops.last().unwrap();
+        let kills = op.need.to_u64() >= 16;
         self.landed.push(Landed {
             fault: fault != 0,
             flushed,
@@ -297,7 +298,7 @@ impl Rules {
             accepted: op.accepted,
             more: op.more,
             psn: op.psn,
-            reply: Reply { atomic: op.reply.atomic && op.write, ..op.reply },
+            reply: Reply { atomic: op.reply.atomic && op.write && !kills, ..op.reply },
             completion: op.completion,
         });
         self.need.push(self.writes.len() as u64);
@@ -378,6 +379,40 @@ fn packets_land_fail_and_halt() {
         }
         assert!(rules.exchanges.iter().filter(|e| !e.void).count() > 50);
         assert!(rules.faults > 10 && rules.landed.iter().filter(|x| x.flushed).count() > 20);
+    }
+}
+
+/// Memory under a key is being read, or atomics are under way: a step that invalidates it waits for both, whatever else its packet says (a LOCAL_INV
+/// comes behind what its queue was told of last, be that an atomic's answer), and whether it waits in line or is looked at as it comes.
+#[test]
+fn an_invalidation_waits_for_reads_and_atomics() {
+    let mut m = Model::of(|| Landing::new(4096), Options::default()).unwrap();
+    for case in 0..8 {
+        let (atomic, response, behind) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
+        m.reset();
+        (0..32).for_each(|side| load(&mut m, if side & 1 == 0 { id::QP_SEND } else { id::QP_RECV }, side >> 1));
+        let (mut port, mut unit) = (Port::new(0, 10, false), Unit::new(case));
+        unit.left = 0;
+        let mut s = Giver::new(&m, "op", Stall::Never, 0);
+        let mut write = Taker::new(&m, "write", Stall::Never, 0);
+        let mut landed = Taker::new(&m, "landed", Stall::Never, 0);
+        let (key, len) = (bits(9), bits(1024));
+        if behind {
+            s.send(RxOp { write: true, last: true, key, len, qpn: bits(1), ..RxOp::default() });
+            write.expect(1);
+            landed.expect(1);
+        }
+        let reply = Reply { atomic, ..Reply::default() };
+        s.send(RxOp { write: true, last: true, key, need: bits(32), qpn: bits(2), response, reply, ..RxOp::default() });
+        m.set("reading", 1);
+        for _ in 0..200 {
+            bench::cycle(&mut m, &mut [&mut s, &mut port, &mut write, &mut landed, &mut unit]);
+        }
+        assert!(unit.taken.is_empty() && landed.len() == usize::from(behind), "case {case}: it waits for no reads");
+        m.set("reading", 0);
+        landed.expect(1);
+        bench::run(&mut m, &mut [&mut s, &mut port, &mut write, &mut landed, &mut unit], 10_000);
+        assert!(unit.taken.len() == 1 && unit.taken[0].void, "case {case}: it waits for no atomics, {:?}", unit.taken);
     }
 }
 

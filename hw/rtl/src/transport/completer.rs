@@ -515,7 +515,8 @@ impl Logic for Completer {
                 counted: attributes.alone && !attributes.raw,
                 ack: false,
                 read: false,
-                atomic: said.atomic,
+                // A LOCAL_INV may come behind an atomic that the same packet answered.
+                atomic: said.atomic && !f.local,
                 again: false,
                 psn: 0.into(),
                 msn: 0.into(),

@@ -86,7 +86,7 @@ impl Logic for Dispatch {
         let meta = self.copies.out.data.val();
         let response = meta.response;
 
-        // A call names a QP and has no rows to free. Nobody reads the rest of it, which may change while it waits.
+        // A call names a QP and has no rows to free. The rest of it, which may change while it waits, means nothing.
         let mut call = meta;
         if wake {
             call.response = false;
