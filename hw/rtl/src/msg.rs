@@ -305,7 +305,7 @@ pub struct TxHead {
     pub msn: Bits<24>,
     /// Immediate data as 4 wire bytes.
     pub imm: Bits<32>,
-    /// Sent before as well: counted as a retransmission.
+    /// Sent before as well, or of a READ that was asked for again: counted as a retransmission.
     pub again: Bit,
     /// The NAK that tells of a READ response which could not be read: the only ACK that is not held back by that.
     pub of_fault: Bit,

@@ -4,7 +4,7 @@ use super::talk::{Talk, acked, data};
 use super::{Row, row};
 use abi::status::{counter, wc};
 use driver::{Access, Data, Flags, Operation};
-use fabric::peer::{Request, ack, syndrome::REMOTE_ACCESS};
+use fabric::peer::{Request, ack, respond, syndrome::REMOTE_ACCESS};
 
 pub const ROWS: &[Row] = &[
     row!(
@@ -16,6 +16,11 @@ pub const ROWS: &[Row] = &[
         "9.4.1.1.3, 10.6.7",
         a_key_that_a_send_invalidates,
         "SEND with invalidate of a fast-registered region's key, or of a window's: the key opens for the packets before it and for none behind it, and the receive tells which one it was"
+    ),
+    row!(
+        "9.7.5, 10.6.7",
+        a_duplicate_read_whose_key_its_peer_invalidates,
+        "A duplicate READ that is being answered when its peer, which has had the first response, invalidates the key: the rest of it is dropped, what comes behind is answered"
     ),
 ];
 
@@ -77,4 +82,39 @@ fn a_key_that_a_send_invalidates(t: &mut Talk) {
             assert!(got[8..208] == data(200) && got[208..].iter().all(|b| *b == 0), "window {window}");
         });
     }
+}
+
+fn a_duplicate_read_whose_key_its_peer_invalidates(t: &mut Talk) {
+    const LEN: usize = 64 << 10;
+    let mut fast = t.solo.host.pd.alloc_fast(LEN).unwrap();
+    fast.memory().write(0, &data(LEN));
+    let part = fast.part(0, LEN, Access::all());
+    t.qp.post().add(9, Operation::Register(part), Data::Sges(&[]), Flags::SIGNALED).unwrap();
+    t.completes(9);
+    let at = t.receive(100);
+    let read = t.only(0, Request::read(part.remote(0).addr, part.key(), LEN));
+    let response = respond(0, 1, &data(LEN), t.terms.mtu);
+    let end = response.len() as u32;
+    t.peer(read.clone());
+    t.nic_all(response.clone());
+    // The second response waits for the MAC: most of it is not read yet when the key dies.
+    t.solo.sim().nic(0).hold.mac_tx = true;
+    t.peer_all_at_once([read, t.only(end, Request::send(data(30)).invalidate(part.key()))]);
+    t.receives_and_closes(30, part.key());
+    t.lands(at, 30);
+    t.solo.sim().nic(0).hold.mac_tx = false;
+    let mut again = response.into_iter();
+    let told = loop {
+        let p = t.heard("what was read in time, and an ACK");
+        if Some(&p) != again.next().as_ref() {
+            break p;
+        }
+    };
+    assert!(again.len() > 100, "only the last {} frames are dropped", again.len());
+    assert_eq!(told, acked(end, 2));
+    t.counts(counter::RX_DUPLICATE, 1);
+    t.peer_all([t.only(end + 1, t.write(200, 10)), t.only(end + 2, t.read(200, 10))]);
+    t.nic(acked(end + 1, 3));
+    t.lands(200, 10);
+    t.nic_all(t.response(end + 2, 4, 200, 10));
 }

@@ -547,7 +547,7 @@ impl<const N: usize> Logic for Respond<N> {
                 if !debt.placed {
                     self.debt.d.next.psn = res.psn;
                     self.debt.d.next.begun = false;
-                    self.debt.d.next.again = false;
+                    self.debt.d.next.again = debt.fresh != debt.count;
                 }
                 self.debt.d.next.placed = true;
                 // Nothing to write yet if it is not done; and a report has its place.
@@ -578,7 +578,6 @@ impl<const N: usize> Logic for Respond<N> {
                     self.slots.d.next.head = slots.head + 1;
                     self.debt.d.next.count = debt.count - 1;
                     self.debt.d.next.placed = false;
-                    self.debt.d.next.again = false;
                     if debt.fresh == debt.count {
                         self.debt.d.next.fresh = debt.fresh - 1;
                         self.debt.d.next.answered = debt.answered + 1;

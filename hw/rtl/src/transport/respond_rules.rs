@@ -15,7 +15,7 @@ pub struct Attributes {
 pub struct Debt {
     /// READs to be answered, from the head's slot on.
     pub count: Bits<5>,
-    /// Those at the end that were not asked for before.
+    /// Those at the end that were not asked for before: of those in front of them the peer may have had the answer.
     pub fresh: Bits<5>,
     /// Fresh READs answered, free-running: the responder has a copy.
     pub answered: Bits<8>,
@@ -87,10 +87,13 @@ pub fn owe(debt: Debt, reply: Reply, standing: Standing) -> Debt {
             now.psn = reply.psn;
             now.placed = true;
             now.begun = false;
-            now.again = reply.again;
+            now.again = false;
             if restarts(reply, standing) {
                 now.epoch = debt.epoch + 1;
             }
+        }
+        if reply.again {
+            now.again = true;
         }
         if !joins || reply.again {
             now.answered = debt.answered + debt.fresh.cast::<8>();

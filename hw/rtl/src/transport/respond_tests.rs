@@ -75,8 +75,8 @@ impl Reference {
         self.ack = Some((psn, self.ack.map_or(0, |a| a.1), syndrome));
         self.silent = true;
     }
-    /// The frame that must come next: opcode, PSN, payload, address, key, syndrome, MSN.
-    fn next(&mut self) -> Option<(u8, u64, u64, u64, u64, u64, u64)> {
+    /// The frame that must come next: opcode, PSN, payload, address, key, syndrome, MSN, whether it may have come before.
+    fn next(&mut self) -> Option<(u8, u64, u64, u64, u64, u64, u64, bool)> {
         if let Some(&mut (slot, ref mut at, ref mut begun, again)) = self.reads.front_mut() {
             let (psn, va, key, length, msn) = self.resources[slot];
             let before = *at * self.mtu;
@@ -90,7 +90,7 @@ impl Reference {
                 (true, true) => op::READ_RESPONSE_LAST,
                 (false, true) => op::READ_RESPONSE_ONLY,
             };
-            let frame = (opcode, (psn + *at) & M24, n, va + before, key, 0x1f, msn);
+            let frame = (opcode, (psn + *at) & M24, n, va + before, key, 0x1f, msn, again);
             self.cursor = (psn + *at + 1) & M24;
             (*at, *begun) = (*at + 1, true);
             if ends {
@@ -99,7 +99,7 @@ impl Reference {
             }
             return Some(frame);
         }
-        self.ack.take().map(|(psn, msn, syndrome)| (op::ACK, psn, 0, 0, 0, syndrome, msn))
+        self.ack.take().map(|(psn, msn, syndrome)| (op::ACK, psn, 0, 0, 0, syndrome, msn, false))
     }
 }
 
@@ -248,8 +248,10 @@ impl Actor for Around {
                 let want = self.qps[q as usize].next().unwrap_or_else(|| panic!("QP {q} owes nothing: {map:?}"));
                 // The MSN of a NAK for a fault is that of the latest reply: it says nothing new.
                 let msn = if matches!(want.5, 0x62 | 0x63) { want.6 } else { head("msn") };
-                let got =
-                    (head("opcode") as u8, head("psn"), head("payload"), seg("va"), seg("key"), head("syndrome"), msn);
+                let opcode = head("opcode") as u8;
+                let (psn, payload, syndrome, again) =
+                    (head("psn"), head("payload"), head("syndrome"), head("again") != 0);
+                let got = (opcode, psn, payload, seg("va"), seg("key"), syndrome, msn, again);
                 assert_eq!(got, want, "QP {q}, cycle {}", m.cycle());
                 assert_eq!(head("generation"), (q + 3) & 0xff);
                 // Such a NAK waits for nothing.

@@ -23,6 +23,9 @@
 //! Cannot deadlock: waits only for the MAC (not for ever while a command waits), and for the bytes of a frame that `dma_read`
 //! brings. The sink of `fault` may itself wait for the transmit path, so nothing waits for it: a report that finds the queue full
 //! is not made and holds nothing back. Its frame is then lost like one on the wire, and the retry meets the fault again.
+//!
+//! Lost like that is also a READ response that went before and whose key opens no more: its peer may have had it the first time, and have
+//! invalidated the key since, as it may. If it has not, it asks in vain.
 
 use super::{
     frames::{Outcome, rows_of},
@@ -34,7 +37,7 @@ use crate::{
     msg::{BufAddr, TxFault, TxLeft},
     stream::{BeatSource, Fifo, READ_LATENCY, Sink, Source},
 };
-use abi::status::counter;
+use abi::status::{cause, counter};
 use hdl::prelude::*;
 
 /// Beats between issue and MAC: more than the pipeline holds.
@@ -178,6 +181,8 @@ pub struct Egress<const W: usize> {
     impatient: Reg<Bit>,
     // Behind the frame.
     reporting: Reg<Bit>,
+    /// Of what failed nobody needs to know.
+    moot: DFF<Bit>,
     cause: DFF<Bits<8>>,
     judged: DFF<Held>,
     faults: Fifo<TxFault>,
@@ -263,6 +268,7 @@ impl<const W: usize> Default for Egress<W> {
             still: Default::default(),
             impatient: Default::default(),
             reporting: Default::default(),
+            moot: Default::default(),
             cause: Default::default(),
             judged: Default::default(),
             faults: Fifo::new(FAULTS),
@@ -316,7 +322,7 @@ impl<const W: usize> Logic for Egress<W> {
             self, clock, rst, took, stood, still, impatient, reporting, leaving, freed, counts, bytes, reading, delayed
         );
         dff_setup!(self, clock, row_now, about, slice_now, header_left, payload_left, icrc_left, total_left, ends);
-        dff_setup!(self, clock, address, split, cause, judged, leaver, freed_rows, plans, header, mask);
+        dff_setup!(self, clock, address, split, moot, cause, judged, leaver, freed_rows, plans, header, mask);
         dff_setup!(self, clock, delayed_plan, delayed_data, carry);
         clock_reset!(self, clock, rst, faults, generator, beats);
 
@@ -411,6 +417,7 @@ impl<const W: usize> Logic for Egress<W> {
                 nak: next.nak,
             };
             self.judged.d.next = verdict.held;
+            self.moot.d.next = next.again && !next.claim.request && outcome.cause != cause::DMA_ERROR;
             self.cause.d.next = outcome.cause;
             self.slice_now.d.next = 0.into();
             self.header_left.d.next = next.header;
@@ -433,7 +440,7 @@ impl<const W: usize> Logic for Egress<W> {
         self.slice.next = self.slice_now.q.val();
 
         // Why it does not go: the first fault of a QP and epoch is reported, and holds back the frames behind it.
-        let report = reporting && self.faults.s.ready.val();
+        let report = reporting && !self.moot.q.val() && self.faults.s.ready.val();
         self.report.next = report;
         self.failed.next = about.claim;
         self.held.next = self.judged.q.val();

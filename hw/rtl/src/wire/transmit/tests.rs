@@ -329,7 +329,9 @@ fn mix<const W: usize>() {
                 full.payload = (payload.len() as u64).into();
                 let key = (head.qpn.value(), head.request);
                 let behind = halted.contains(&key) && (head.request || !head.of_fault);
-                if why != 0 && !behind {
+                // A READ response that went before and whose key is dead is as if lost on the wire.
+                let moot = head.again && !head.request && why != u64::from(cause::DMA_ERROR);
+                if why != 0 && !behind && !moot {
                     faults.push((head, why));
                     halted.insert(key);
                 }
@@ -459,7 +461,7 @@ fn fault_reports_stall_nobody() {
         .map(|i| {
             let opcode = u64::from(op::WRITE_ONLY).into();
             let (qpn, request) = ((i as u64 / 2).into(), i & 1 == 1);
-            TxHead { qpn, request, opcode, raw: false, of_fault: false, ..random_head(&mut rng) }
+            TxHead { qpn, request, opcode, raw: false, of_fault: false, again: false, ..random_head(&mut rng) }
         })
         .collect();
     let bad = Part::Memory { key: BAD_KEY | 1, va: 0, len: 20 };
@@ -485,7 +487,7 @@ fn fault_reports_stall_nobody() {
     assert_eq!(take(&mut b), FAULTS);
     // Again, those that were reported too: they are held back now.
     for head in &heads {
-        b.send(TxHead { again: true, ..*head }, std::slice::from_ref(&bad));
+        b.send(TxHead { again: head.request, ..*head }, std::slice::from_ref(&bad));
     }
     b.settle();
     assert_eq!(take(&mut b), 2 * QPS);
@@ -508,7 +510,7 @@ fn held<const W: usize>() {
     populate(&mut b, &mut rng);
     let mut answer = |qpn: u64, opcode: u8, of_fault| {
         let opcode = u64::from(opcode).into();
-        TxHead { qpn: qpn.into(), opcode, request: false, raw: false, of_fault, ..random_head(&mut rng) }
+        TxHead { qpn: qpn.into(), opcode, request: false, raw: false, of_fault, again: false, ..random_head(&mut rng) }
     };
     let bad = Part::Memory { key: BAD_KEY | 1, va: 0, len: 20 };
     for pause in 0..40 {
@@ -532,6 +534,37 @@ fn held<const W: usize>() {
         qp_send::LOAD.set(&mut row, 1);
         b.write_row(id::QP_SEND, 1, &row);
         b.settle();
+    }
+}
+
+/// A READ response that went before and whose key is dead by now is not told of and holds nothing back; one that the host refuses is, and does.
+#[test]
+fn a_response_that_is_sent_again_by_a_dead_key_is_lost() {
+    let mut b = Bench::new::<64>(model::<64>(), Stall::Never, 6);
+    let mut rng = verilate::rng(6);
+    populate(&mut b, &mut rng);
+    let mut answer = |opcode: u8| {
+        let opcode = u64::from(opcode).into();
+        TxHead { qpn: 1u64.into(), opcode, request: false, raw: false, of_fault: false, ..random_head(&mut rng) }
+    };
+    let ack = answer(op::ACK);
+    let host = (Part::Memory { key: 1, va: HOLE, len: 3 }, cause::DMA_ERROR);
+    let keys = (1..5).map(|why| (Part::Memory { key: BAD_KEY | u32::from(why), va: 0, len: 20 }, why));
+    for (part, why) in keys.chain([host]) {
+        for again in [true, false] {
+            b.send(TxHead { again, ..answer(op::READ_RESPONSE_ONLY) }, std::slice::from_ref(&part));
+            b.send(ack, &[Part::Memory { key: 1, va: 0, len: 0 }]);
+            b.settle();
+            let told = !again || why == cause::DMA_ERROR;
+            let came: Vec<_> = std::iter::from_fn(|| b.mac.pop_packet()).collect();
+            let want = if told { vec![] } else { vec![b.expected(&ack, &[])] };
+            assert_eq!((b.fault.len(), came), (usize::from(told), want), "again {again}, cause {why}");
+            b.fault.pop();
+            let mut row = [0; 64];
+            qp_send::LOAD.set(&mut row, 1);
+            b.write_row(id::QP_SEND, 1, &row);
+            b.settle();
+        }
     }
 }
 
