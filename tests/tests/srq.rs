@@ -489,6 +489,61 @@ fn a_bad_receive_ends_only_the_queue_pair_that_met_it() {
     assert_sound(&bed, "bad receives");
 }
 
+/// A WRITE with immediate data takes a receive, and its key does not open: the peers of many queue pairs do so one after the other, and take
+/// none away from the others by it.
+#[test]
+fn writes_with_immediate_that_fail_do_not_drain_the_queue() {
+    let mut bed = Testbed::new(&Setup::default()).unwrap();
+    let source = region(&bed.hosts[0].pd, 64 + LEN, Access::LOCAL_WRITE, noise(15));
+    let receives = 12;
+    let mut shared = Shared::new(&bed, receives);
+    let mut lane = Lane::many(&bed, &shared, 1).remove(0);
+    let (mut failed, mut flushed, mut asked) = (0, 0, 0);
+    for round in 0..verilate::scale(16) {
+        shared.post(receives as usize - shared.open.len());
+        let mut victims = Lane::many(&bed, &shared, 8);
+        for (i, victim) in victims.iter_mut().enumerate() {
+            // Of one packet; of several, the first of which is refused; and others close behind it.
+            let len = [10, 10, 3 * MTU][(round + i) % 3];
+            let to = driver::Remote { addr: shared.inbox.addr(), rkey: shared.inbox.rkey() };
+            let mut batch = victim.pair.a.qp.post();
+            for n in 0..1 + (round + i) as u64 % 2 {
+                let write = Operation::WriteImm(to, [i as u8; 4]);
+                batch.add(n, write, Data::Sges(&[source.sge(0, len)]), Flags::SIGNALED).unwrap();
+            }
+            asked += u64::from(len == 10);
+        }
+        for victim in &mut victims {
+            let c = wait(&bed, &mut victim.pair.a.cq, "a WRITE that fails");
+            assert_eq!(c.status.unwrap_err().status, wc::REM_ACCESS);
+        }
+        pass(&bed, 30);
+        for victim in &mut victims {
+            for c in victim.pair.b.cq.poll() {
+                shared.closed(&c);
+                let e = c.status.unwrap_err();
+                let first = c.qpn == victim.pair.b.qp.qpn() && e.status == wc::LOC_ACCESS;
+                assert!(first && e.cause == cause::KEY_ACCESS || e.status == wc::WR_FLUSH, "{c:?}");
+                *if first { &mut failed } else { &mut flushed } += 1;
+            }
+        }
+        let posted = shared.srq.query().unwrap().posted as usize;
+        assert_eq!(posted, shared.open.len(), "round {round}: each that was taken is complete");
+        let last = events(&mut bed, event::LAST_WQE);
+        assert!(victims.iter().all(|v| last.iter().any(|e| e.number == v.pair.b.qp.qpn())), "round {round}: {last:?}");
+    }
+    println!("{failed} failed, {flushed} flushed behind them");
+    assert_eq!(failed, asked, "one each, of those that have taken one");
+    shared.post(receives as usize - shared.open.len());
+    (0..receives).for_each(|_| lane.send(&source, LEN));
+    while lane.received < u64::from(receives) {
+        lane.take(&mut shared, &source, "behind all that");
+        bed.relax();
+    }
+    assert_eq!(bytes(&shared.inbox), vec![GUARD; shared.inbox.len()]);
+    assert_sound(&bed, "WRITEs that fail");
+}
+
 /// Queue pairs are destroyed with completions in their queue that nobody has seen: those receives go back as well.
 #[test]
 fn receives_whose_completions_nobody_saw_go_back() {

@@ -12,13 +12,12 @@ numbers! {
         WR_FLUSH = 5;
         MW_BIND = 6;
         BAD_RESP = 7;
+        LOC_ACCESS = 8;
         REM_INV_REQ = 9;
         REM_ACCESS = 10;
         REM_OP = 11;
         RETRY_EXC = 12;
         RNR_RETRY_EXC = 13;
-        FATAL = 19;
-        GENERAL = 21;
     }
 }
 

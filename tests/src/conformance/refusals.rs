@@ -2,7 +2,8 @@
 
 use super::talk::{Case, Talk, Terms, acked, data};
 use super::{Row, row};
-use abi::status::{counter, wc};
+use abi::queue::event;
+use abi::status::{cause, counter, wc};
 use driver::Access;
 use fabric::peer::{Packet, Request, Reth, ack, op, syndrome};
 use syndrome::{INVALID_REQUEST, REMOTE_ACCESS, REMOTE_OPERATION, SEQUENCE};
@@ -42,6 +43,11 @@ pub const ROWS: &[Row] = &[
         "9.7.4",
         a_write_that_fails_ends_with_an_event,
         "An error of a request without a receive raises the affiliated event (C9-222.1.1)"
+    ),
+    row!(
+        "9.7.4, 9.9",
+        a_write_with_immediate_that_fails_ends_the_receive_that_it_has_taken,
+        "A WRITE with immediate data whose key does not open, or not any more: NAK remote access, and the receive that it has taken, of a queue of its own or a shared one, ends with a local access error"
     ),
     Row {
         terms: Terms { access: Access::LOCAL_WRITE, ..Terms::USUAL },
@@ -300,6 +306,51 @@ fn a_write_that_fails_ends_with_an_event(t: &mut Talk) {
     t.ends();
     // The receive was not touched by it: it is flushed.
     t.receive_fails(wc::WR_FLUSH);
+}
+
+fn a_write_with_immediate_that_fails_ends_the_receive_that_it_has_taken(t: &mut Talk) {
+    let ends = |t: &mut Talk, psn: u32, why: u8| {
+        t.nic(ack(psn, REMOTE_ACCESS, 0));
+        t.counts(counter::RX_REMOTE_ACCESS, 1);
+        t.receive_fails_by(wc::LOC_ACCESS, why);
+        // The completion tells of it: it has no event as well.
+        let qpn = t.qp.qpn();
+        let told = std::iter::from_fn(|| t.solo.host.eq.poll()).find(|e| e.kind == event::QP_ERROR && e.number == qpn);
+        assert_eq!(told, None);
+    };
+    for shared in [false, true] {
+        let terms = Terms { shared, ..t.terms };
+        let (va, rkey) = (t.memory.addr(), t.memory.rkey());
+        let bad = [(va, rkey ^ 1, cause::KEY_INVALID), (va - 1, rkey, cause::KEY_BOUNDS)];
+        for (va, rkey, why) in bad {
+            let _case = Case(&format!("shared {shared}, cause {why}"));
+            t.apart(terms, |t| {
+                t.receive(100);
+                t.receive(100);
+                t.peer(t.only(0, Request::write(va, rkey, data(10)).imm([7; 4])));
+                ends(t, 0, why);
+                // Nothing else was taken: it is flushed, or still there for others.
+                if shared {
+                    assert_eq!(t.srq.as_ref().unwrap().query().unwrap().posted, 1);
+                } else {
+                    t.receive_fails(wc::WR_FLUSH);
+                }
+            });
+        }
+        let _case = Case(&format!("shared {shared}, a key that dies under way"));
+        t.apart(terms, |t| {
+            let target = t.solo.host.pd.alloc(1000, Access::all()).unwrap();
+            t.receive(100);
+            let packets = t.cut(0, Request::write(target.addr(), target.rkey(), data(600)).imm([7; 4]));
+            let (last, before) = packets.split_last().unwrap();
+            t.peer_all(before.iter().cloned().map(|p| Packet { ack_req: false, ..p }));
+            t.pass(1000);
+            assert_eq!(crate::bytes(&target)[..512], data(600)[..512]);
+            drop(target);
+            t.peer(last.clone());
+            ends(t, 2, cause::KEY_INVALID);
+        });
+    }
 }
 
 fn what_the_qp_does_not_allow(t: &mut Talk) {

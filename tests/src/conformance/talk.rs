@@ -475,16 +475,26 @@ impl<'a> Talk<'a> {
 
     /// The next completion is of this message, with this error; then the QP has ended.
     pub fn fails(&mut self, id: u64, status: u8) {
+        self.fails_by(id, status, cause_of(status, id >= RECEIVE));
+    }
+
+    fn fails_by(&mut self, id: u64, status: u8, cause: Option<u8>) {
         let c = self.completion(&format!("message {id}"));
         assert_eq!((c.wr_id, c.status.err().map(|e| e.status)), (id, Some(status)), "{c:?}");
-        let cause = c.status.err().map_or(cause::NONE, |e| e.cause);
-        assert!(cause_of(status, id >= RECEIVE).is_none_or(|want| want == cause), "cause of {c:?}");
+        let is = c.status.err().map_or(cause::NONE, |e| e.cause);
+        assert!(cause.is_none_or(|want| want == is), "cause of {c:?}");
         self.ended = true;
     }
 
     /// The same of the oldest receive.
     pub fn receive_fails(&mut self, status: u8) {
         self.fails(RECEIVE + self.received, status);
+        self.received += 1;
+    }
+
+    /// The same, for this cause.
+    pub fn receive_fails_by(&mut self, status: u8, cause: u8) {
+        self.fails_by(RECEIVE + self.received, status, Some(cause));
         self.received += 1;
     }
 

@@ -124,14 +124,16 @@ impl Logic for Commit {
         // A key that a SEND was to invalidate: its receive is taken, and ends.
         let inv = completion.opcode == recv_op::RECV_INV && !landed.own;
         if landed.fault {
-            // A receive WQE's own memory was at fault, or the peer's key.
-            completion.valid = landed.own || (lost || inv) && completion.valid;
+            // A receive WQE's own memory was at fault, or the peer's key: that of a WRITE with immediate data, which has taken a receive as well.
+            completion.valid = landed.own || completion.valid;
             completion.status = if inv {
                 wc::REM_INV_REQ.to_bits()
             } else if completion.opcode == send_op::LOCAL_INV {
                 wc::LOC_QP_OP.to_bits()
-            } else {
+            } else if landed.own {
                 wc::LOC_PROT.to_bits()
+            } else {
+                wc::LOC_ACCESS.to_bits()
             };
             completion.cause = landed.cause;
             // Raw frames, those of QP 0, are not answered.
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
     use crate::transport::kit::{bytes_of, options};
     use abi::{
-        queue::recv_op::{RECV, RECV_INV},
+        queue::recv_op::{RECV, RECV_INV, RECV_WRITE_IMM},
         status::cause,
     };
     use rand::RngExt;
@@ -353,9 +355,14 @@ mod tests {
             return ((completion.valid && l.completion.shared).then_some(completion), None, None);
         }
         if l.fault {
-            let inv = !l.own && l.completion.opcode == RECV_INV as u64;
-            completion.valid = l.own || inv && l.completion.valid;
-            completion.status = (if inv { wc::REM_INV_REQ } else { wc::LOC_PROT } as u64).to_bits();
+            // What a receive was taken for tells of it in any case.
+            completion.valid = l.own || l.completion.valid;
+            let status = match (l.own, l.completion.opcode == RECV_INV as u64) {
+                (true, _) => wc::LOC_PROT,
+                (false, true) => wc::REM_INV_REQ,
+                (false, false) => wc::LOC_ACCESS,
+            };
+            completion.status = (status as u64).to_bits();
             completion.cause = l.cause;
             let syndrome: u64 = if l.own { 0x63 } else { 0x62 };
             let ack = !l.response && l.qpn.any() && !alone;
@@ -432,7 +439,8 @@ mod tests {
                 l.completion.valid = rng.random_bool(0.3);
                 l.completion.shared = !l.response && rng.random_bool(0.3);
                 l.completion.length = i.to_bits();
-                l.completion.opcode = [0, RECV, RECV_INV].map(u64::from)[rng.random_range(0..3)].to_bits();
+                l.completion.opcode =
+                    [0, RECV, RECV_INV, RECV_WRITE_IMM].map(u64::from)[rng.random_range(0..4)].to_bits();
                 if !l.fault && rng.random_bool(0.1) {
                     l.completion.cause = (cause::INVALID_REQUEST as u64).to_bits();
                 }
