@@ -133,7 +133,7 @@ pub struct Path {
 pub struct SendOptions {
     /// First PSN.
     pub psn: u32,
-    /// Verbs timeout code: 4.096 us x 2^t.
+    /// Verbs timeout code: 4.096 us x 2^t, 0 for never; 29 to 31 act as 28.
     pub timeout: u8,
     /// Retries.
     pub retry_count: u8,

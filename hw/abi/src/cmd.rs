@@ -392,7 +392,7 @@ layout! {
         MIN_RNR_TIMER = 152, 5;
         /// Expected PSN.
         RQ_PSN = 160, 24;
-        /// Verbs timeout code.
+        /// Verbs timeout code; 29 to 31 act as 28.
         TIMEOUT = 184, 5;
         /// First PSN.
         SQ_PSN = 192, 24;

@@ -145,7 +145,7 @@ layout! {
         RETRY_COUNT = 84, 3;
         /// RNR retry count, 7 without limit.
         RNR_RETRY = 88, 3;
-        /// Verbs timeout: 4.096 us x 2^t, 0 for never.
+        /// Verbs timeout: 4.096 us x 2^t, 0 for never; 29 to 31 act as 28, which is 18.3 minutes.
         TIMEOUT = 96, 5;
         /// Doorbell page that may ring it; `NOBODY` for none.
         OWNER = 104, 12;

@@ -32,7 +32,7 @@ pub const ROWS: &[Row] = &[
     row!(
         "9.7.5",
         a_duplicate_read_that_is_no_part_of_one_is_dropped,
-        "A duplicate READ that is no part of a saved one is dropped"
+        "A duplicate READ that is no part of a saved one, or a part that does not reach its end, is dropped"
     ),
     row!(
         "9.7.5",
@@ -189,6 +189,8 @@ fn a_duplicate_read_that_is_no_part_of_one_is_dropped(t: &mut Talk) {
         Packet { reth: Some(Reth { va: reth.va - 1, ..reth }), ..rest.clone() },
         Packet { reth: Some(Reth { va: reth.va - 600, ..reth }), ..rest.clone() },
         Packet { reth: Some(Reth { len: reth.len + 1, ..reth }), ..rest.clone() },
+        // Inside of it, but not up to its end.
+        Packet { reth: Some(Reth { len: 256, ..reth }), ..rest.clone() },
         Packet { reth: Some(Reth { rkey: reth.rkey ^ 1, ..reth }), ..rest.clone() },
         // Where there was a WRITE, and long before.
         Packet { psn: 4, ..rest.clone() },
