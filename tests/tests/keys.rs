@@ -8,7 +8,7 @@ use abi::{
 use driver::{
     Access, Binding, Completion, Data, FastMr, Flags, Mr, Operation, Registration, Remote, Translation, WcError,
 };
-use ferroce_tests::{GUARD, LEN, assert_sound, bytes, noise, region, small_pairs, wait};
+use ferroce_tests::{GUARD, LEN, assert_sound, bytes, noise, pass, region, small_pairs, wait};
 use testbed::{Connect, End, Setup, Testbed};
 
 /// A SEND that names a key which may not be invalidated is executed, but its receive and the connection end; the key opens as before.
@@ -514,5 +514,118 @@ fn an_invalidation_behind_an_atomic_waits_for_reads_and_atomics() {
         println!("{came} READs and atomics came, {refused} were refused, {added} sums were there");
         assert!(came > 1 && refused > 1 && added > 0, "{came} {refused} {added}");
         assert_sound(&bed, "READs and atomics under invalidation");
+    }
+}
+
+/// What a peer asks of memory, and the right that it needs.
+const ASKS: [(&str, Access); 5] = [
+    ("a WRITE", Access::REMOTE_WRITE),
+    ("a READ", Access::REMOTE_READ),
+    ("compare-and-swap", Access::REMOTE_ATOMIC),
+    ("fetch-and-add", Access::REMOTE_ATOMIC),
+    ("an atomic write", Access::REMOTE_WRITE),
+];
+
+/// Asks for the `i`th of them at `to`: WRITE and READ of `len` bytes of `near`, the others of a word in which `found` is.
+fn ask(end: &mut End, i: usize, to: Remote, near: &Mr, len: usize, found: u64) {
+    let mut batch = end.qp.post();
+    let word = [near.sge(LEN, 8)];
+    let (op, data) = match i {
+        0 => (Operation::Write(to), Data::Sges(&[near.sge(0, len)])),
+        1 => (Operation::Read(to), Data::Sges(&[near.sge(LEN, len)])),
+        2 => (Operation::AtomicCas { remote: to, compare: found, swap: !found }, Data::Sges(&word)),
+        3 => (Operation::AtomicAdd { remote: to, add: 1 }, Data::Sges(&word)),
+        _ => (Operation::AtomicWrite(to), Data::Inline(&[0x5a; 8])),
+    };
+    batch.add(7, op, data, Flags::SIGNALED).unwrap();
+    batch.ring();
+}
+
+/// Each operation goes through the key of a window and of a fast region, over the end of a page, if that gives the right to it, within its
+/// bounds, and until it is invalidated.
+#[test]
+fn each_operation_needs_its_right_of_a_window_or_fast_region() {
+    // Where a part begins, and what it spans: no whole number of words.
+    const AT: usize = 4000;
+    const SPAN: usize = 1500;
+    let every = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let connect = Connect { access: Access::all(), ..small_pairs() };
+    for setup in [Setup::default(), Setup::small()] {
+        let bed = Testbed::new(&setup).unwrap();
+        let mut owner = bed.connect(&connect).unwrap();
+        let near = region(&bed.hosts[0].pd, 2 * LEN, Access::all(), noise(9));
+        let ground = bed.hosts[1].pd.alloc_for_windows(8192, Access::LOCAL_WRITE, Translation::Pages(4096)).unwrap();
+        let mut window = bed.hosts[1].pd.create_window().unwrap();
+        let mut far = bed.hosts[1].pd.alloc_fast(8192).unwrap();
+        let was: Vec<u8> = (0..8192).map(noise(4)).collect();
+        for (of_window, right) in [false, true].into_iter().flat_map(|w| {
+            let each = [every, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+            each.into_iter().take(if setup.width == 64 { 4 } else { 1 }).map(move |right| (w, right))
+        }) {
+            for (i, (what, needs)) in ASKS.into_iter().enumerate() {
+                let what = format!("{what} by {right:?} of a {}", if of_window { "window" } else { "fast region" });
+                let words = i >= 2;
+                let allowed = right.contains(needs);
+                // In the part, over its end, before its begin.
+                let inner = if words { SPAN - 12 } else { 0 };
+                let edges = [inner, if words { SPAN - 4 } else { 1 }, usize::MAX - 7];
+                for (edge, at) in
+                    edges.into_iter().take(if right == every && setup.width == 64 { 3 } else { 1 }).enumerate()
+                {
+                    let mut pair = bed.connect(&connect).unwrap();
+                    let (op, to, key) = if of_window {
+                        let bound = window.of(&ground, AT, SPAN, right);
+                        (Operation::Bind(bound), bound.remote(at), bound.key())
+                    } else {
+                        let part = far.part(AT, SPAN, right | Access::LOCAL_WRITE);
+                        (Operation::Register(part), part.remote(at), part.key())
+                    };
+                    let closer = if of_window { &mut pair.b } else { &mut owner.b };
+                    post(closer, &[(op, &[])], true);
+                    succeeds(&bed, closer, 0, &what);
+                    let memory = if of_window { &ground } else { far.memory() };
+                    memory.write(0, &was);
+                    near.write(LEN, &[GUARD; LEN]);
+                    let mut want = was.clone();
+                    let found = u64::from_le_bytes(was[AT + inner..][..8].try_into().unwrap());
+                    ask(&mut pair.a, i, to, &near, SPAN, found);
+                    if allowed && edge == 0 {
+                        succeeds(&bed, &mut pair.a, 7, &what);
+                        let (mut sent, mut came) = ([0; SPAN], [0; SPAN]);
+                        near.read(0, &mut sent);
+                        near.read(LEN, &mut came);
+                        let part = &mut want[AT + inner..][..if words { 8 } else { SPAN }];
+                        match i {
+                            0 => part.copy_from_slice(&sent),
+                            1 => assert!(came[..] == *part, "{what}"),
+                            2 => part.copy_from_slice(&(!found).to_le_bytes()),
+                            3 => part.copy_from_slice(&found.wrapping_add(1).to_le_bytes()),
+                            _ => part.fill(0x5a),
+                        }
+                        assert!(!matches!(i, 2 | 3) || came[..8] == found.to_le_bytes(), "{what}");
+                        // A WRITE is acknowledged a little before it has landed.
+                        pass(&bed, 20);
+                        assert!(bytes(memory) == want, "{what}");
+                        post(closer, &[(Operation::LocalInv(key), &[])], true);
+                        succeeds(&bed, closer, 0, &what);
+                        ask(&mut pair.a, i, to, &near, SPAN, found);
+                    }
+                    fails(
+                        &bed,
+                        &mut pair.a,
+                        7,
+                        wc::REM_ACCESS,
+                        cause::NAK_REMOTE_ACCESS,
+                        &format!("{what}, edge {edge}"),
+                    );
+                    assert!(bytes(memory) == want, "{what}, edge {edge}: something is written");
+                    if !(of_window || allowed && edge == 0) {
+                        post(&mut owner.b, &[(Operation::LocalInv(key), &[])], true);
+                        succeeds(&bed, &mut owner.b, 0, &what);
+                    }
+                }
+            }
+        }
+        assert_sound(&bed, "each right");
     }
 }
