@@ -6,9 +6,10 @@ use abi::status::{cause, counter, wc};
 use abi::table::qp_state;
 use abi::wire::op;
 use driver::qp::{Changes, Path, QpSizes, Rts, Sqd, Uc, Ud, Unreliable};
-use driver::{Access, AddressHandle, AddressVector, Cq, Data, Event, Flags, Gid, Mr, Operation, Qp, Sge};
-use fabric::{Action, Match};
+use driver::{Access, AddressHandle, AddressVector, Cq, Data, Event, Flags, Gid, Mr, Operation, Qp, Sge, WcError};
+use fabric::{Action, Match, Packet};
 use ferroce_tests::{GUARD, assert_sound, bytes, is_guard, noise, pass, path_to, region, wait};
+use std::sync::{Arc, Mutex};
 use testbed::{Connect, Host, Pair, Setup, Testbed};
 
 const SIZES: QpSizes = QpSizes::new(16, 16);
@@ -348,4 +349,97 @@ fn a_hundred_and_twenty_eight_messages_are_in_flight() {
         target.write(0, &[GUARD; 64 * COUNT as usize]);
     }
     assert_sound(&bed, "messages in flight");
+}
+
+/// A pair whose ends were changed in SQD. One message has been acknowledged since: retries that are counted are those of before until then.
+fn changed(bed: &Testbed, near: &Changes, far: &Changes) -> Pair {
+    let Pair { mut a, mut b } = bed.connect(&Connect { mtu: 1024, ..Connect::default() }).unwrap();
+    let change = |qp: Qp<Rts>, changes| {
+        let drained = qp.drain(false).unwrap();
+        drained.change(changes).unwrap();
+        drained.resume().unwrap()
+    };
+    (a.qp, b.qp) = (change(a.qp, near), change(b.qp, far));
+    b.qp.post_recv(1, &[]).unwrap();
+    pass(bed, 20);
+    a.qp.post().add(1, Operation::Send, Data::Inline(&[]), Flags::SIGNALED).unwrap();
+    for end in [&mut a, &mut b] {
+        assert_eq!(wait(bed, &mut end.cq, "a message").status, Ok(()));
+    }
+    Pair { a, b }
+}
+
+/// Each attribute that is changed in SQD holds from then on, and is another than it was.
+#[test]
+fn what_is_changed_in_sqd_takes_effect() {
+    const EACH: usize = 20_000;
+    const READS: usize = 6;
+    let mut bed = Testbed::new(&Setup::small()).unwrap();
+    let source = region(&bed.hosts[1].pd, READS * EACH, Access::all(), noise(1));
+    let target = region(&bed.hosts[0].pd, READS * EACH, Access::all(), |_| GUARD);
+    let reads = |pair: &mut Pair| {
+        let mut batch = pair.a.qp.post();
+        for i in 0..READS {
+            let read = Operation::Read(source.remote(i * EACH));
+            batch.add(i as u64, read, Data::Sges(&[target.sge(i * EACH, EACH)]), Flags::SIGNALED).unwrap();
+        }
+        batch.ring();
+    };
+    let none = Changes::default();
+    // READs outstanding: requests less last packets of responses.
+    let out = Arc::new(Mutex::new((0, 0)));
+    let count = out.clone();
+    bed.sim().tap(Some(Box::new(move |_, frame, _| {
+        let mut out = count.lock().unwrap();
+        match Packet::of(&frame.data).map(|p| p.opcode) {
+            Some(op::READ_REQUEST) => *out = (out.0 + 1, out.1.max(out.0 + 1)),
+            Some(op::READ_RESPONSE_LAST) => out.0 -= 1,
+            _ => {}
+        }
+    })));
+    for max_reads in [None, Some(1), Some(3)] {
+        let mut pair = changed(&bed, &Changes { max_reads, ..none }, &none);
+        *out.lock().unwrap() = (0, 0);
+        reads(&mut pair);
+        (0..READS as u64).for_each(|i| assert_eq!(wait(&bed, &mut pair.a.cq, "a READ").wr_id, i));
+        assert_eq!(*out.lock().unwrap(), (0, max_reads.map_or(READS as i32, i32::from)), "max_reads {max_reads:?}");
+        assert!(bytes(&target) == bytes(&source));
+        target.write(0, &[GUARD; READS * EACH]);
+    }
+    bed.sim().tap(None);
+    // READs that the responder takes.
+    let mut pair = changed(&bed, &none, &Changes { max_dest_reads: Some(2), ..none });
+    reads(&mut pair);
+    let ends: Vec<_> = (0..READS).map(|_| wait(&bed, &mut pair.a.cq, "a READ").status).collect();
+    let refused = WcError { status: wc::REM_INV_REQ, cause: cause::NAK_INVALID_REQUEST };
+    assert!(ends[..2] == [Ok(()); 2] && ends[2] == Err(refused), "{ends:?}");
+    let eq = &mut bed.hosts[1].eq;
+    let told = std::iter::from_fn(|| eq.poll()).find(|e| e.kind == event::QP_ERROR).expect("an event");
+    assert_eq!((told.number, told.value), (pair.b.qp.qpn(), cause::TOO_MANY_READS.into()));
+    // RNR NAKs until the end.
+    for limit in [0, 2, 5] {
+        let quick = Changes { min_rnr_timer: Some(1), ..none };
+        let mut pair = changed(&bed, &Changes { rnr_retry: Some(limit), ..none }, &quick);
+        let told = || bed.hosts[1].device.counter(counter::RX_RNR);
+        let before = told();
+        pair.a.qp.post().add(1, Operation::Send, Data::Inline(&[1]), Flags::SIGNALED).unwrap();
+        let e = wait(&bed, &mut pair.a.cq, "a SEND").status.unwrap_err();
+        assert_eq!((e.status, e.cause), (wc::RNR_RETRY_EXC, cause::RNR_RETRY_EXCEEDED));
+        assert_eq!(told() - before, u64::from(limit) + 1, "rnr_retry {limit}");
+    }
+    // A silent peer is given up after so many timeouts of one to four times 4.096 us x 2^t (IBTA 9.7.6.1.3).
+    for (timeout, retries) in [(4, 0), (4, 7), (7, 0)] {
+        let changes = Changes { timeout: Some(timeout), retry_count: Some(retries), ..none };
+        let mut pair = changed(&bed, &changes, &none);
+        bed.sim().link_mut(0).rules.add(Match { from: Some(1), ..Match::default() }, Action::Drop);
+        let start = bed.ns();
+        pair.a.qp.post().add(1, Operation::Send, Data::Inline(&[1]), Flags::SIGNALED).unwrap();
+        let e = wait(&bed, &mut pair.a.cq, "a SEND that nobody answers").status.unwrap_err();
+        assert_eq!((e.status, e.cause), (wc::RETRY_EXC, cause::RETRY_EXCEEDED));
+        let (took, least) = (bed.ns() - start, f64::from(4096 << timeout) * f64::from(retries + 1));
+        println!("timeout {timeout}, {retries} retries: {:.2} of the least", took / least);
+        assert!((least..4.0 * least + 40_000.0).contains(&took), "timeout {timeout}, {retries} retries: {took} ns");
+        bed.sim().link_mut(0).rules.rules.clear();
+    }
+    assert_sound(&bed, "changes in SQD");
 }
