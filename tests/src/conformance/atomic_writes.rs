@@ -2,7 +2,7 @@
 
 use super::talk::{Case, Talk, Terms, acked};
 use super::{Row, row};
-use abi::status::{counter, wc};
+use abi::status::{cause, counter, wc};
 use driver::qp::SendOptions;
 use driver::{Access, Data, Flags, Remote};
 use fabric::peer::{Packet, Reth, ack, atomic, atomic_ack, atomic_write, op, respond, syndrome};
@@ -174,18 +174,21 @@ fn atomic_writes_that_are_refused(t: &mut Talk) {
             writes(t, 0, 1, AT, [1; 8]);
             t.peer(of(reth(t, at, len), payload));
             t.refuses(1, INVALID_REQUEST);
-            t.has_ended();
+            t.ends_by(cause::INVALID_REQUEST);
             t.check_memory();
         });
     }
-    for (what, at, key) in [("another key", 0, 1), ("behind the region", super::talk::LEN as u64, 0)] {
+    for (what, at, key, why) in [
+        ("another key", 0, 1, cause::KEY_INVALID),
+        ("behind the region", super::talk::LEN as u64, 0, cause::KEY_BOUNDS),
+    ] {
         let _case = Case(what);
         t.apart(t.terms, |t| {
             writes(t, 0, 1, AT, [1; 8]);
             let r = reth(t, at, 8);
             t.peer(of(Reth { rkey: r.rkey ^ key, ..r }, 8));
             t.refuses(1, REMOTE_ACCESS);
-            t.has_ended();
+            t.ends_by(why);
             t.check_memory();
         });
     }
@@ -193,14 +196,14 @@ fn atomic_writes_that_are_refused(t: &mut Talk) {
     let barred = t.solo.host.pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
     t.peer(atomic_write(0, barred.addr(), barred.rkey(), [1; 8]));
     t.refuses(0, REMOTE_ACCESS);
-    t.has_ended();
+    t.ends_by(cause::KEY_ACCESS);
     assert_eq!(crate::bytes(&barred), [0; 64]);
 }
 
 fn atomic_writes_that_the_qp_does_not_allow(t: &mut Talk) {
     t.peer(ask(t, 0, AT, [1; 8]));
     t.refuses(0, INVALID_REQUEST);
-    t.has_ended();
+    t.ends_by(cause::QP_ACCESS);
     t.check_memory();
 }
 

@@ -2,7 +2,7 @@
 
 use super::talk::{Case, Talk, Terms, acked, data};
 use super::{Row, row};
-use abi::status::{counter, wc};
+use abi::status::{cause, counter, wc};
 use driver::qp::SendOptions;
 use driver::{Access, Data, Flags, Operation, Remote};
 use fabric::peer::{Packet, Request, atomic, atomic_ack, op, respond, syndrome};
@@ -201,11 +201,11 @@ fn reads_and_atomics_are_answered_in_order(t: &mut Talk) {
 }
 
 fn atomics_that_are_refused(t: &mut Talk) {
-    for (what, at, key, syndrome) in [
-        ("at 4", 4, 0, INVALID_REQUEST),
-        ("at 1", 1, 0, INVALID_REQUEST),
-        ("another key", 0, 1, REMOTE_ACCESS),
-        ("behind the region", super::talk::LEN, 0, REMOTE_ACCESS),
+    for (what, at, key, syndrome, why) in [
+        ("at 4", 4, 0, INVALID_REQUEST, cause::INVALID_REQUEST),
+        ("at 1", 1, 0, INVALID_REQUEST, cause::INVALID_REQUEST),
+        ("another key", 0, 1, REMOTE_ACCESS, cause::KEY_INVALID),
+        ("behind the region", super::talk::LEN, 0, REMOTE_ACCESS, cause::KEY_BOUNDS),
     ] {
         let _case = Case(what);
         t.apart(t.terms, |t| {
@@ -213,7 +213,7 @@ fn atomics_that_are_refused(t: &mut Talk) {
             let (va, rkey) = (t.memory.addr() + at as u64, t.memory.rkey() ^ key);
             t.peer(atomic(op::FETCH_ADD, 1, va, rkey, [1, 0]));
             t.refuses(1, syndrome);
-            t.has_ended();
+            t.ends_by(why);
             t.check_memory();
         });
     }
@@ -221,14 +221,14 @@ fn atomics_that_are_refused(t: &mut Talk) {
     let barred = t.solo.host.pd.alloc(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap();
     t.peer(atomic(op::COMPARE_SWAP, 0, barred.addr(), barred.rkey(), [1, 0]));
     t.refuses(0, REMOTE_ACCESS);
-    t.has_ended();
+    t.ends_by(cause::KEY_ACCESS);
     assert_eq!(crate::bytes(&barred), [0; 64]);
 }
 
 fn atomics_that_the_qp_does_not_allow(t: &mut Talk) {
     t.peer(ask(t, op::FETCH_ADD, 0, AT, [1, 0]));
     t.refuses(0, INVALID_REQUEST);
-    t.has_ended();
+    t.ends_by(cause::QP_ACCESS);
     t.check_memory();
 }
 
@@ -240,7 +240,7 @@ fn atomics_count_as_outstanding_reads(t: &mut Talk) {
     t.nic(atomic_ack(0, 1, found));
     t.nic(atomic_ack(1, 2, found.wrapping_add(1)));
     t.refuses(2, INVALID_REQUEST);
-    t.has_ended();
+    t.ends_by(cause::TOO_MANY_READS);
     t.lands_data(AT, &found.wrapping_add(2).to_le_bytes());
     t.check_memory();
 }

@@ -2,10 +2,10 @@
 
 use super::talk::{Talk, Terms, acked, data};
 use super::{Row, row};
-use abi::status::{counter, wc};
+use abi::status::{cause, counter, wc};
 use driver::Access;
 use driver::qp::QpSizes;
-use fabric::peer::{Aeth, Packet, Request, icrc, op, syndrome};
+use fabric::peer::{Aeth, Deth, Packet, Request, behind, class, icrc, op, syndrome};
 
 pub const ROWS: &[Row] = &[
     row!("9.2, C9-6", reserved_bits_mean_nothing, "Reserved bits of the BTH are sent as 0 and ignored"),
@@ -39,6 +39,11 @@ pub const ROWS: &[Row] = &[
         "9.6",
         packets_of_others_are_dropped,
         "Another transport version, QP, transport, source or destination address, or P_Key: dropped, and the QP does not notice"
+    ),
+    row!(
+        "9.6.1",
+        nobody_is_queue_pair_0,
+        "Packets to QPN 0, which is the subnet manager's on InfiniBand and nobody's here, are dropped, whatever they ask"
     ),
     row!(
         "9.6",
@@ -138,9 +143,11 @@ pub(super) fn extended(opcode: u8) -> usize {
 pub(super) fn a_byte_less(t: &mut Talk, bare: &Packet) {
     let mut cut = t.addressed(bare.clone()).frame(&t.peer.envelope);
     let udp = 8 + 12 + extended(bare.opcode) + 4 - 1;
-    cut.truncate(34 + udp);
-    cut[16..18].copy_from_slice(&(20 + udp as u16).to_be_bytes());
-    cut[38..40].copy_from_slice(&(udp as u16).to_be_bytes());
+    // Where the UDP header is, and the length of the IP datagram, which of IPv6 does not count the header.
+    let (at, length, of) = if t.is_ip6() { (54, 18, udp) } else { (34, 16, 20 + udp) };
+    cut.truncate(at + udp);
+    cut[length..length + 2].copy_from_slice(&(of as u16).to_be_bytes());
+    cut[at + 4..at + 6].copy_from_slice(&(udp as u16).to_be_bytes());
     seal(&mut cut);
     t.frame(cut);
     t.counts(counter::RX_MALFORMED, 1);
@@ -190,29 +197,28 @@ fn request(t: &mut Talk, bare: Packet) {
         // Key 0 is nobody's.
         op::COMPARE_SWAP | op::FETCH_ADD => {
             t.refuses(0, syndrome::REMOTE_ACCESS);
-            t.ends();
+            t.ends_by(cause::KEY_INVALID);
         }
         op::SEND_ONLY_INV => {
             t.refuses(0, syndrome::REMOTE_ACCESS);
-            t.receive_fails(wc::REM_INV_REQ);
+            t.receive_fails_by(wc::REM_INV_REQ, cause::KEY_INVALID);
         }
         // A FIRST that does not fill the MTU, what has no FIRST before it, what is not spoken.
         _ => {
             t.refuses(0, syndrome::INVALID_REQUEST);
-            t.ends();
+            t.ends_by(cause::INVALID_REQUEST);
         }
     }
 }
 
-/// Makes checksum and ICRC of a frame over IPv4 right again. One over IPv6 has no checksum, and keeps its ICRC, which the NIC then judges.
+/// Makes the IPv4 checksum of a frame and its ICRC right again.
 fn seal(frame: &mut [u8]) {
-    if frame[14] >> 4 == 6 {
-        return;
-    }
     let end = frame.len() - 4;
-    frame[24..26].fill(0);
-    let sum = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>();
-    frame[24..26].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    if frame[14] >> 4 == 4 {
+        frame[24..26].fill(0);
+        let sum = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>();
+        frame[24..26].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    }
     let crc = icrc(&frame[14..end]);
     frame[end..].copy_from_slice(&crc);
 }
@@ -314,6 +320,30 @@ fn packets_of_others_are_dropped(t: &mut Talk) {
     t.peer.envelope = right;
     t.silence();
     t.peer(sound);
+    t.nic(acked(0, 1));
+    t.lands(30, 40);
+}
+
+fn nobody_is_queue_pair_0(t: &mut Talk) {
+    let deth = Some(Deth { qkey: abi::wire::qkey::QP1, source: 1 });
+    let datagram = Packet { opcode: class::UD | op::SEND_ONLY, deth, payload: data(256), ..Packet::default() };
+    let write = t.only(0, t.write(30, 40));
+    let asked = [
+        write.clone(),
+        Packet { opcode: write.opcode | class::UC, ..write.clone() },
+        t.only(0, t.read(30, 40)),
+        t.only(0, Request::send(data(5))),
+        acked(0, 1),
+        datagram.clone(),
+        Packet { deth: Some(Deth { qkey: 0, source: 0 }), ..datagram },
+    ];
+    for packet in asked {
+        let frame = Packet { qpn: 0, psn: behind(packet.psn, t.terms.psn), ..packet }.frame(&t.peer.envelope);
+        t.frame(frame);
+        t.counts(counter::RX_QP_STATE, 1);
+    }
+    t.silence();
+    t.peer(write);
     t.nic(acked(0, 1));
     t.lands(30, 40);
 }

@@ -2,7 +2,7 @@
 
 use super::talk::{Talk, acked, data};
 use super::{Row, row};
-use abi::status::{counter, wc};
+use abi::status::{cause, counter, wc};
 use driver::{Access, Data, Flags, Operation};
 use fabric::peer::{Request, ack, respond, syndrome::REMOTE_ACCESS};
 
@@ -35,7 +35,7 @@ fn a_key_that_may_not_be_invalidated(t: &mut Talk) {
             t.peer_all(packets);
             t.lands(at, len);
             t.refuses(last, REMOTE_ACCESS);
-            t.receive_fails(wc::REM_INV_REQ);
+            t.receive_fails_by(wc::REM_INV_REQ, cause::KEY_ACCESS);
         });
     }
     assert_eq!(t.memory.rkey(), rkey);
@@ -76,7 +76,7 @@ fn a_key_that_a_send_invalidates(t: &mut Talk) {
             assert_eq!(told, ack(2, REMOTE_ACCESS, 2));
             t.counts(counter::RX_REMOTE_ACCESS, 1);
             t.receives_and_closes(30, to.rkey);
-            t.ends();
+            t.ends_by(cause::KEY_INVALID);
             let mut got = [0; 512];
             if window { &ground } else { fast.memory() }.read(0, &mut got);
             assert!(got[8..208] == data(200) && got[208..].iter().all(|b| *b == 0), "window {window}");

@@ -2,7 +2,7 @@
 
 use super::talk::{Talk, Terms, acked, data};
 use super::{Row, row};
-use abi::status::counter;
+use abi::status::{cause, counter};
 use driver::qp::Changes;
 use driver::{Access, Completion};
 use fabric::peer::{Operation, Received, Request, Requester, Responder, ack, op, syndrome};
@@ -95,7 +95,7 @@ fn what_changes_at_work_counts_at_once(t: &mut Talk) {
     t.lands(20, 10);
     t.peer(t.only(3, t.read(0, 10)));
     t.refuses(3, syndrome::INVALID_REQUEST);
-    t.ends();
+    t.ends_by(cause::QP_ACCESS);
 }
 
 fn sixty_four_packets_with_losses(t: &mut Talk) {
@@ -163,7 +163,7 @@ fn more_reads_than_were_offered(t: &mut Talk) {
     }
     assert_eq!(psn, 80, "the two READs before it are answered");
     t.counts(counter::RX_INVALID_REQUEST, 1);
-    t.ends();
+    t.ends_by(cause::TOO_MANY_READS);
 }
 
 fn sixteen_reads_at_a_time(t: &mut Talk) {

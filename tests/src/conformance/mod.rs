@@ -102,6 +102,9 @@ pub const WIDE: &[&str] = &[
     "a_datagram_is_one_packet",
     "a_datagram_lands_behind_its_header",
     "a_group_gives_a_copy_to_each_member",
+    "every_opcode_at_its_least_length",
+    "every_opcode_at_its_least_length_on_uc_and_ud",
+    "a_message_longer_than_its_receive",
 ];
 
 /// Rows that run over IPv6 as well: all kinds of requests and answers, and what is read from the IP header.
@@ -124,6 +127,9 @@ pub const IP6: &[&str] = &[
     "a_datagram_is_one_packet",
     "a_datagram_lands_behind_its_header",
     "unreliable_messages_are_cut_and_complete_when_they_have_left",
+    "every_opcode_at_its_least_length",
+    "every_opcode_at_its_least_length_on_uc_and_ud",
+    "nobody_is_queue_pair_0",
 ];
 
 /// Tables of which all rows run at 512 bits, too.

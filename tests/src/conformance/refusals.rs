@@ -85,20 +85,28 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-/// On a connection of its own: `sound` and then `wrong`, which is answered by `syndrome` at its PSN and ends the QP.
-fn ends_with(t: &mut Talk, what: &str, syndrome: u8, sound: &[Packet], wrong: Packet) {
+/// The NAK for what the host is told of as this cause.
+fn nak_of(cause: u8) -> u8 {
+    match cause {
+        cause::INVALID_REQUEST | cause::QP_ACCESS | cause::TOO_MANY_READS => INVALID_REQUEST,
+        _ => REMOTE_ACCESS,
+    }
+}
+
+/// On a connection of its own: `sound` and then `wrong`, which is refused at its PSN and ends the QP for this cause.
+fn ends_with(t: &mut Talk, what: &str, cause: u8, sound: &[Packet], wrong: Packet) {
     let _case = Case(what);
     t.apart(t.terms, |t| {
         let psn = sound.len() as u32;
         t.peer_all(sound.iter().cloned().map(|p| Packet { ack_req: false, ..p }));
-        let wrong_read = wrong.opcode == op::READ_REQUEST;
+        let (wrong_read, syndrome) = (wrong.opcode == op::READ_REQUEST, nak_of(cause));
         t.peer(Packet { psn, ..wrong });
         if wrong_read && syndrome == REMOTE_ACCESS {
             t.refuses_read(psn, syndrome);
         } else {
             t.refuses(psn, syndrome);
         }
-        t.ends();
+        t.ends_by(cause);
     });
 }
 
@@ -118,13 +126,13 @@ fn opcodes_follow_each_other(t: &mut Talk) {
         ("WRITE MIDDLE behind a whole WRITE", 3, &w[1]),
     ];
     for (what, sound, packet) in wrong {
-        ends_with(t, what, INVALID_REQUEST, &w[..sound], packet.clone());
+        ends_with(t, what, cause::INVALID_REQUEST, &w[..sound], packet.clone());
     }
     t.lands(0, 600);
     let only = t.only(0, t.write(0, 10));
-    ends_with(t, "WRITE ONLY in a WRITE", INVALID_REQUEST, &w[..1], only);
+    ends_with(t, "WRITE ONLY in a WRITE", cause::INVALID_REQUEST, &w[..1], only);
     let read = t.only(0, t.read(0, 10));
-    ends_with(t, "READ in a WRITE", INVALID_REQUEST, &w[..1], read);
+    ends_with(t, "READ in a WRITE", cause::INVALID_REQUEST, &w[..1], read);
     // Within a SEND the receive fails with it.
     t.apart(t.terms, |t| {
         let at = t.receive(700);
@@ -132,7 +140,7 @@ fn opcodes_follow_each_other(t: &mut Talk) {
         t.lands(at, 256);
         t.peer(t.only(1, t.write(0, 10)));
         t.refuses(1, INVALID_REQUEST);
-        t.receive_fails(wc::REM_INV_REQ);
+        t.receive_fails_by(wc::REM_INV_REQ, cause::INVALID_REQUEST);
     });
 }
 
@@ -159,13 +167,13 @@ fn sequence_access_resource_length_key(t: &mut Talk) {
     let bad_length = Some(Reth { va: 1, rkey: 2, len: 11 });
     // Length before key: both are wrong.
     let write = t.only(0, t.write(0, 10));
-    ends_with(t, "length before key", INVALID_REQUEST, &[], Packet { reth: bad_length, ..write.clone() });
-    ends_with(t, "key alone", REMOTE_ACCESS, &[], Packet { reth: bad_key, ..write });
+    ends_with(t, "length before key", cause::INVALID_REQUEST, &[], Packet { reth: bad_length, ..write.clone() });
+    ends_with(t, "key alone", cause::KEY_INVALID, &[], Packet { reth: bad_key, ..write });
     // Opcode sequence before the receive, and before the key.
     t.apart(t.terms, |t| {
         t.peer(Packet { opcode: op::SEND_MIDDLE, psn: 0, ack_req: true, payload: data(256), ..Packet::default() });
         t.refuses(0, INVALID_REQUEST);
-        t.ends();
+        t.ends_by(cause::INVALID_REQUEST);
     });
     let write = t.only(0, t.write(0, 10));
     t.apart(t.terms, |t| {
@@ -174,14 +182,14 @@ fn sequence_access_resource_length_key(t: &mut Talk) {
         t.lands(at, 256);
         t.peer(Packet { psn: 1, reth: bad_key, ..write });
         t.refuses(1, INVALID_REQUEST);
-        t.receive_fails(wc::REM_INV_REQ);
+        t.receive_fails_by(wc::REM_INV_REQ, cause::INVALID_REQUEST);
     });
     // READ resources before the key.
     let read = Packet { reth: bad_key, ..t.only(0, t.read(0, 10)) };
     t.apart(Terms { max_dest_reads: 0, ..t.terms }, |t| {
         t.peer(read);
         t.refuses(0, INVALID_REQUEST);
-        t.ends();
+        t.ends_by(cause::TOO_MANY_READS);
     });
     // Receive before length and key; it is RNR, which ends nothing.
     let imm = Packet { imm: Some([0; 4]), opcode: op::WRITE_ONLY_IMM, reth: bad_length, ..t.only(0, t.write(0, 10)) };
@@ -194,7 +202,7 @@ fn sequence_access_resource_length_key(t: &mut Talk) {
     t.apart(Terms { access: Access::LOCAL_WRITE, max_dest_reads: 0, ..t.terms }, |t| {
         t.peer(imm);
         t.refuses(0, INVALID_REQUEST);
-        t.ends();
+        t.ends_by(cause::QP_ACCESS);
     });
 }
 
@@ -228,10 +236,10 @@ fn lengths_that_break_the_rules(t: &mut Talk) {
         ("a pad too many", 0, Packet { pad: Some(1), ..only.clone() }),
     ];
     for (what, sound, wrong) in cases {
-        ends_with(t, what, INVALID_REQUEST, &w[..sound], wrong);
+        ends_with(t, what, cause::INVALID_REQUEST, &w[..sound], wrong);
     }
     let read = t.only(0, t.read(0, 10));
-    ends_with(t, "a READ over 2^31", INVALID_REQUEST, &[], len(&read, 0x8000_0001));
+    ends_with(t, "a READ over 2^31", cause::INVALID_REQUEST, &[], len(&read, 0x8000_0001));
 }
 
 fn a_forged_pad_on_a_runt(t: &mut Talk) {
@@ -265,37 +273,37 @@ fn keys_that_do_not_open(t: &mut Talk) {
     let (va, key) = (t.memory.addr(), t.memory.rkey());
     let end = va + super::talk::LEN as u64;
     let cases = [
-        ("another key byte", va, key ^ 1, true, true),
-        ("no such key", va, 0x3ff00, true, true),
-        ("beyond the keys", va, u32::MAX, true, true),
-        ("a key whose region is gone", stale_va, stale_key, true, true),
-        ("another protection domain", foreign.addr(), foreign.rkey(), true, true),
-        ("before the region", va - 1, key, true, true),
-        ("over the end of the region", end - 99, key, true, true),
-        ("behind the region", end, key, true, true),
-        ("beyond 2^64", u64::MAX - 98, key, true, true),
-        ("up to 2^64", u64::MAX - 99, key, true, true),
-        ("WRITE to what is read only", read_only.addr(), read_only.rkey(), true, false),
-        ("READ of what is write only", write_only.addr(), write_only.rkey(), false, true),
+        ("another key byte", va, key ^ 1, true, true, cause::KEY_INVALID),
+        ("no such key", va, 0x3ff00, true, true, cause::KEY_INVALID),
+        ("beyond the keys", va, u32::MAX, true, true, cause::KEY_INVALID),
+        ("a key whose region is gone", stale_va, stale_key, true, true, cause::KEY_INVALID),
+        ("another protection domain", foreign.addr(), foreign.rkey(), true, true, cause::KEY_PD),
+        ("before the region", va - 1, key, true, true, cause::KEY_BOUNDS),
+        ("over the end of the region", end - 99, key, true, true, cause::KEY_BOUNDS),
+        ("behind the region", end, key, true, true, cause::KEY_BOUNDS),
+        ("beyond 2^64", u64::MAX - 98, key, true, true, cause::KEY_BOUNDS),
+        ("up to 2^64", u64::MAX - 99, key, true, true, cause::KEY_BOUNDS),
+        ("WRITE to what is read only", read_only.addr(), read_only.rkey(), true, false, cause::KEY_ACCESS),
+        ("READ of what is write only", write_only.addr(), write_only.rkey(), false, true, cause::KEY_ACCESS),
     ];
-    for (what, va, key, write, read) in cases {
+    for (what, va, key, write, read, why) in cases {
         if write {
             let packet = t.only(0, Request::write(va, key, data(100)));
-            ends_with(t, what, REMOTE_ACCESS, &[], packet);
+            ends_with(t, what, why, &[], packet);
             // Of a longer message nothing is written either: the key must cover all of it.
             let first = t.cut(0, Request::write(va, key, data(300))).remove(0);
-            ends_with(t, what, REMOTE_ACCESS, &[], first);
+            ends_with(t, what, why, &[], first);
         }
         if read {
             let packet = t.only(0, Request::read(va, key, 100));
-            ends_with(t, what, REMOTE_ACCESS, &[], packet);
+            ends_with(t, what, why, &[], packet);
         }
     }
     let wraps = Request::write(0xffff_ffff_ffff_fc00, key, data(256));
     let first = Packet { reth: Some(Reth { va: 0xffff_ffff_ffff_fc00, rkey: key, len: 0x400 }), ..t.only(0, wraps) };
-    ends_with(t, "0xfffffffffffffc00 + 0x400", REMOTE_ACCESS, &[], Packet { opcode: op::WRITE_FIRST, ..first });
+    ends_with(t, "0xfffffffffffffc00 + 0x400", cause::KEY_BOUNDS, &[], Packet { opcode: op::WRITE_FIRST, ..first });
     let read = t.only(0, Request::read(0xffff_ffff_ffff_fc00, key, 0x400));
-    ends_with(t, "READ 0xfffffffffffffc00 + 0x400", REMOTE_ACCESS, &[], read);
+    ends_with(t, "READ 0xfffffffffffffc00 + 0x400", cause::KEY_BOUNDS, &[], read);
     assert!([&write_only, &read_only, &foreign].iter().all(|mr| crate::bytes(mr).iter().all(|b| *b == 0)));
 }
 
@@ -303,7 +311,7 @@ fn a_write_that_fails_ends_with_an_event(t: &mut Talk) {
     t.receive(100);
     t.peer(t.only(0, Request::write(1, 2, data(10))));
     t.refuses(0, REMOTE_ACCESS);
-    t.ends();
+    t.ends_by(cause::KEY_INVALID);
     // The receive was not touched by it: it is flushed.
     t.receive_fails(wc::WR_FLUSH);
 }
@@ -355,10 +363,10 @@ fn a_write_with_immediate_that_fails_ends_the_receive_that_it_has_taken(t: &mut 
 
 fn what_the_qp_does_not_allow(t: &mut Talk) {
     let (write, read) = (t.only(0, t.write(0, 10)), t.only(0, t.read(0, 10)));
-    ends_with(t, "WRITE", INVALID_REQUEST, &[], write);
-    ends_with(t, "READ", INVALID_REQUEST, &[], read);
+    ends_with(t, "WRITE", cause::QP_ACCESS, &[], write);
+    ends_with(t, "READ", cause::QP_ACCESS, &[], read);
     let nothing = t.only(0, t.write(0, 0));
-    ends_with(t, "WRITE of nothing", INVALID_REQUEST, &[], nothing);
+    ends_with(t, "WRITE of nothing", cause::QP_ACCESS, &[], nothing);
     // A SEND needs no right.
     let at = t.receive(10);
     t.peer(t.only(0, Request::send(data(10))));
@@ -389,7 +397,7 @@ fn a_receive_that_names_bad_memory(t: &mut Talk) {
     t.pass(200);
     t.peer(t.only(0, Request::send(data(10))));
     t.refuses(0, REMOTE_OPERATION);
-    t.fails(5, wc::LOC_PROT);
+    t.fails_by(5, wc::LOC_PROT, cause::KEY_INVALID);
 }
 
 fn after_an_error_nothing_is_heard(t: &mut Talk) {
@@ -401,7 +409,7 @@ fn after_an_error_nothing_is_heard(t: &mut Talk) {
     t.counts(counter::RX_QP_STATE, sound.len() as u64);
     t.peer_all(sound);
     t.silence();
-    t.ends();
+    t.ends_by(cause::INVALID_REQUEST);
     t.receive_fails(wc::WR_FLUSH);
     t.receive_fails(wc::WR_FLUSH);
 }
@@ -432,7 +440,7 @@ fn nothing_overtakes_the_nak_of_a_read(t: &mut Talk) {
                 t.refuses_read(1, REMOTE_ACCESS);
                 t.silence();
                 t.any_sequence();
-                t.ends();
+                t.ends_by(cause::KEY_INVALID);
                 t.lands(0, 10);
                 if what == "ACK" {
                     // The key of a READ is looked at when it is answered: a WRITE close behind it may write.
@@ -458,7 +466,7 @@ fn a_refused_message_is_not_counted(t: &mut Talk) {
                 Some(verdict) => t.counts(verdict, 1),
                 None => t.uncounted(),
             }
-            t.ends();
+            t.ends_by(cause::KEY_INVALID);
         });
     }
 }
@@ -475,5 +483,5 @@ fn a_key_of_nothing_is_not_looked_at(t: &mut Talk) {
     t.nic_all(t.response(2, 3, 0, 0));
     t.peer(t.only(3, nowhere(1)));
     t.refuses(3, REMOTE_ACCESS);
-    t.ends();
+    t.ends_by(cause::KEY_INVALID);
 }

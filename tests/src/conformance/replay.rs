@@ -264,7 +264,7 @@ impl Flow {
                     }
                     match refused {
                         Some(syndrome::REMOTE_OPERATION) => t.receive_fails(wc::LOC_LEN),
-                        Some(s) if s >> 5 == 3 => t.ends(),
+                        Some(s) if s >> 5 == 3 => _ = t.ends(),
                         _ => {}
                     }
                     // The next comes when this is answered, as in the capture.

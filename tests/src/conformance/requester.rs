@@ -6,7 +6,7 @@ use super::{Row, row};
 use abi::status::{counter, wc};
 use driver::Flags;
 use driver::qp::SendOptions;
-use fabric::peer::{Packet, Request, Responder, ack, respond, syndrome};
+use fabric::peer::{Packet, Request, Responder, ack, op, respond, syndrome};
 use rand::RngExt;
 
 /// Where the peer's memory is said to be.
@@ -23,6 +23,11 @@ pub const ROWS: &[Row] = &[
         "9.7.3, C5-8",
         messages_are_cut_at_the_mtu,
         "Messages are cut at the MTU into FIRST, MIDDLE, LAST or ONLY, all but the last full; PSNs follow each other; the last packet asks for an ACK; pad fills to 4 bytes"
+    ),
+    row!(
+        "9.7.3, 9.7.5",
+        what_asks_for_an_ack,
+        "AckReq is in the last packet of each message, signaled or not, and within a long one in each 32nd packet or, of larger ones, that which makes 16 KiB; not in a READ request, which is answered anyway"
     ),
     row!("9.7.3", every_path_mtu, "The same at path MTUs from 256 to 4096"),
     row!("9.4.3, 9.4.1", immediate_and_solicited, "Immediate data and the SE bit go with the last packet"),
@@ -139,6 +144,40 @@ fn messages_are_cut_at_the_mtu(t: &mut Talk) {
             t.peer(acked(psn - 1, 2 * id as u32 + 1));
             t.completes(id as u64);
         }
+    }
+}
+
+fn what_asks_for_an_ack(t: &mut Talk) {
+    for (mtu, each) in [(256, 32), (512, 32), (1024, 16), (2048, 8), (4096, 4)] {
+        t.apart(Terms { mtu, ..t.terms }, |t| {
+            // Which of the packets of a message ask.
+            let check = |t: &mut Talk, packets: u32, first: u32| {
+                for i in 0..packets {
+                    let p = t.heard("a packet of a message");
+                    let asks = i + 1 == packets || (i + 1) % each == 0;
+                    assert_eq!((p.psn, p.ack_req), (first + i, asks), "MTU {mtu}, packet {i}: {p}");
+                }
+            };
+            let packets = (18_000 / mtu as u32).min(2 * each + 3);
+            t.post_with(1, &to(mtu * packets as usize), Flags::empty());
+            check(t, packets, 0);
+            t.peer(acked(packets - 1, 1));
+            t.reuse();
+            let mut psn = packets;
+            // Of one packet: they begin no count.
+            for _ in 0..3 {
+                t.post_with(2, &to(10), Flags::empty());
+                check(t, 1, psn);
+                psn += 1;
+            }
+            let at = t.post(3, &Request::read(VA, RKEY, 5));
+            let read = t.heard("a READ");
+            assert_eq!((read.opcode, read.psn, read.ack_req), (op::READ_REQUEST, psn, false), "{read}");
+            t.peer(acked(psn - 1, 4));
+            t.peer_all(responds(t, psn, 5, 5));
+            t.lands(at, 5);
+            t.completes(3);
+        });
     }
 }
 

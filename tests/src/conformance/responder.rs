@@ -4,7 +4,7 @@ use super::talk::{Talk, Terms, acked, data};
 use super::{Row, row};
 use abi::status::counter;
 use driver::Access;
-use fabric::peer::{Packet, Request, Reth, ack, op, respond, syndrome};
+use fabric::peer::{Packet, Request, Reth, ack, atomic, atomic_ack, atomic_write, op, respond, syndrome};
 use syndrome::SEQUENCE;
 
 pub const ROWS: &[Row] = &[
@@ -48,6 +48,11 @@ pub const ROWS: &[Row] = &[
         "9.7.4, o9-30",
         answers_come_in_order,
         "Answers leave in the order of requests, READ data included; one ACK answers all before it"
+    ),
+    row!(
+        "9.7.5, C9-105",
+        a_repeat_behind_a_read_or_an_atomic_is_acknowledged,
+        "A SEND or WRITE that is repeated behind a READ or an atomic is answered by an ACK of the latest PSN, which the READ's or atomic's answer had, and behind that"
     ),
     row!("9.7.5", an_ack_is_sent_when_it_is_asked_for, "An ACK is sent when AckReq asks for it"),
     row!(
@@ -143,6 +148,48 @@ pub(super) fn a_duplicate_is_acknowledged_and_not_executed(t: &mut Talk) {
         t.nic(acked(1, 2));
     }
     t.counts(counter::RX_DUPLICATE, 4);
+}
+
+fn a_repeat_behind_a_read_or_an_atomic_is_acknowledged(t: &mut Talk) {
+    let at = t.receive(100);
+    let (send, write) = (t.only(0, Request::send(data(70))), t.only(1, t.write(20, 100)));
+    t.peer_all([Packet { ack_req: false, ..send.clone() }, write.clone()]);
+    t.nic(acked(1, 2));
+    t.lands(at, 70);
+    t.lands(20, 100);
+    t.receives(70, None);
+    // What is asked, the PSNs that it takes, and its answer.
+    let (va, rkey) = (t.memory.addr() + 4096, t.memory.rkey());
+    let word = u64::from_le_bytes(t.expected(4096, 8).try_into().expect("8 bytes"));
+    let cases = [
+        (t.only(2, t.read(200, 600)), t.response(2, 3, 200, 600)),
+        (atomic(op::FETCH_ADD, 5, va, rkey, [1, 0]), vec![atomic_ack(5, 4, word)]),
+        (atomic(op::COMPARE_SWAP, 6, va, rkey, [7, !word]), vec![atomic_ack(6, 5, word.wrapping_add(1))]),
+        (atomic_write(7, va, rkey, [5; 8]), respond(7, 6, &[], 256)),
+        (t.only(8, t.read(200, 0)), t.response(8, 7, 200, 0)),
+    ];
+    for (i, (asked, answers)) in cases.into_iter().enumerate() {
+        let latest = acked(2 + [2, 3, 4, 5, 6][i], 3 + i as u32);
+        t.peer(asked.clone());
+        t.nic_all(answers.clone());
+        for again in [&write, &send] {
+            // Whether it asks or not.
+            t.peer(again.clone());
+            t.nic(latest.clone());
+            t.peer(Packet { ack_req: false, ..again.clone() });
+            t.nic(latest.clone());
+        }
+        // Close behind: the answer is still to come, or again to come.
+        t.peer_all_at_once([asked, send.clone()]);
+        t.nic_all(answers);
+        t.nic(latest);
+        t.counts(counter::RX_DUPLICATE, 6);
+    }
+    t.lands_data(4096, &[5; 8]);
+    t.receive(10);
+    t.peer(t.only(9, Request::send(vec![])));
+    t.nic(acked(9, 8));
+    t.receives(0, None);
 }
 
 fn a_duplicate_within_a_message(t: &mut Talk) {

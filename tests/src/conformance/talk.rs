@@ -5,7 +5,7 @@ use abi::queue::event;
 use abi::status::{cause, counter, wc};
 use abi::table::qp_state;
 use driver::qp::{Path, QpSizes, Rts, SendOptions};
-use driver::{Access, Completion, Cq, Data, Flags, Mr, Qp, Srq};
+use driver::{Access, Completion, Cq, Data, Flags, Mr, Qp, Srq, WcError};
 use fabric::peer::{self, Operation, Packet, Peer, Request, ack, behind, op, syndrome};
 use std::collections::BTreeMap;
 use testbed::Solo;
@@ -473,40 +473,49 @@ impl<'a> Talk<'a> {
         self.received += 1;
     }
 
-    /// The next completion is of this message, with this error; then the QP has ended.
+    /// The next completion is of this message, with this error, which has but one cause; then the QP has ended.
     pub fn fails(&mut self, id: u64, status: u8) {
-        self.fails_by(id, status, cause_of(status, id >= RECEIVE));
+        let cause = cause_of(status, id >= RECEIVE).expect("a status of one cause");
+        self.fails_by(id, status, cause);
     }
 
-    fn fails_by(&mut self, id: u64, status: u8, cause: Option<u8>) {
+    /// The same with a cause.
+    pub fn fails_by(&mut self, id: u64, status: u8, cause: u8) {
         let c = self.completion(&format!("message {id}"));
-        assert_eq!((c.wr_id, c.status.err().map(|e| e.status)), (id, Some(status)), "{c:?}");
-        let is = c.status.err().map_or(cause::NONE, |e| e.cause);
-        assert!(cause.is_none_or(|want| want == is), "cause of {c:?}");
+        assert_eq!((c.wr_id, c.status), (id, Err(WcError { status, cause })), "{c:?}");
         self.ended = true;
     }
 
-    /// The same of the oldest receive.
+    /// The oldest receive fails.
     pub fn receive_fails(&mut self, status: u8) {
         self.fails(RECEIVE + self.received, status);
         self.received += 1;
     }
 
-    /// The same, for this cause.
+    /// The same with a cause.
     pub fn receive_fails_by(&mut self, status: u8, cause: u8) {
-        self.fails_by(RECEIVE + self.received, status, Some(cause));
+        self.fails_by(RECEIVE + self.received, status, cause);
         self.received += 1;
     }
 
-    /// The QP has ended without a completion: the driver gets the event of it.
-    pub fn ends(&mut self) {
+    /// The QP has ended without a completion: the driver gets the event of it, with this cause.
+    pub fn ends_by(&mut self, want: u8) {
+        assert_eq!(self.ends(), want, "cause of the end");
+    }
+
+    /// The same; returns the cause.
+    pub fn ends(&mut self) -> u8 {
         let end = self.cycle() + PATIENCE;
         let qpn = self.qp.qpn();
-        while !self.solo.host.eq.poll().is_some_and(|e| e.kind == event::QP_ERROR && e.number == qpn) {
+        self.ended = true;
+        loop {
+            match self.solo.host.eq.poll() {
+                Some(e) if e.kind == event::QP_ERROR && e.number == qpn => return e.value as u8,
+                _ => {}
+            }
             assert!(self.cycle() < end, "no event tells that the QP has ended");
             self.solo.relax();
         }
-        self.ended = true;
     }
 
     /// The QP is in ERR from now on.

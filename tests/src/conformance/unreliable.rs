@@ -58,6 +58,16 @@ pub const ROWS: &[Row] = &[
         "UC: messages are cut at the MTU, with immediate data and RETH as on RC, ask for no ACK, and complete when they have left"
     ),
     row!(
+        "9.8.2, 9.8.3",
+        nobody_is_asked_for_an_ack,
+        "UD and UC: no packet asks for an ACK, however many there are and whatever is signaled"
+    ),
+    row!(
+        "9.8.2, 9.9.3",
+        a_message_longer_than_its_receive,
+        "UC: a SEND longer than its receive ends the QP without an answer; its receive completes with LOC_LEN, those behind it are flushed, and nothing beyond the receive is written"
+    ),
+    row!(
         "9.8.2",
         a_gap_drops_the_message,
         "UC: a packet out of sequence drops its message; the next FIRST or ONLY, of any PSN, begins anew and takes the same receive"
@@ -369,6 +379,65 @@ fn unreliable_messages_are_cut_and_complete_when_they_have_left(t: &mut Talk) {
         }
     }
     lives(t, &qp);
+}
+
+fn nobody_is_asked_for_an_ack(t: &mut Talk) {
+    let mut qp = connection(t, Access::all());
+    const LEN: usize = 70 * 256;
+    t.host_writes(0, &data(LEN));
+    let mut psn = 0;
+    for (id, flags) in [Flags::empty(), Flags::SIGNALED].into_iter().enumerate() {
+        for request in [to(LEN), Request::send(data(LEN))] {
+            let local = [t.memory.sge(0, LEN)];
+            qp.post().add(id as u64, operation_of(&request), Data::Sges(&local), flags).unwrap();
+            // All are cut without AckReq.
+            t.nic_all(cut(t, 0, psn, request));
+            psn += 70;
+            if flags.contains(Flags::SIGNALED) {
+                t.completes(id as u64);
+            }
+        }
+    }
+    lives(t, &qp);
+    let (mut ud, ah) = datagrams(t);
+    let target = driver::Operation::SendTo(ah.to(PEER_QPN, QKEY));
+    let mut batch = ud.post();
+    for id in 0..40 {
+        let flags = if id % 8 == 7 { Flags::SIGNALED } else { Flags::empty() };
+        batch.add(id, target, Data::Inline(&[1; 20]), flags).unwrap();
+    }
+    batch.ring();
+    for psn in 0..40 {
+        let p = t.heard("a datagram");
+        assert_eq!((p.opcode, p.psn, p.ack_req), (class::UD | op::SEND_ONLY, psn, false));
+    }
+    (7..40).step_by(8).for_each(|id| t.completes(id));
+    lives(t, &ud);
+}
+
+fn a_message_longer_than_its_receive(t: &mut Talk) {
+    for (len, room) in [(1_usize, 0), (100, 99), (256, 255), (257, 256), (600, 520), (600, 255)] {
+        let mut qp = connection(t, Access::all());
+        let n = qp.qpn();
+        qp.post_recv(RECEIVE, &[t.memory.sge(0, room)]).unwrap();
+        qp.post_recv(RECEIVE + 1, &[t.memory.sge(2000, 100)]).unwrap();
+        t.pass(2 * US);
+        let (whole, over) = (room / 256, len.div_ceil(256) - room / 256 - 1);
+        t.peer_all(cut(t, n, 0, Request::send(data(len))));
+        t.lands(0, 256 * whole);
+        t.counts(counter::RX_UNRELIABLE, 1);
+        // The rest of it, and what would be sound.
+        t.counts(counter::RX_QP_STATE, over as u64 + 1);
+        let c = t.cq.wait();
+        let e = driver::WcError { status: wc::LOC_LEN, cause: cause::RECEIVE_TOO_SHORT };
+        assert_eq!((c.wr_id, c.status), (RECEIVE, Err(e)), "{len} bytes into {room}");
+        t.peer_all(cut(t, n, 9, Request::send(data(10))));
+        t.silence();
+        let c = t.cq.wait();
+        assert_eq!((c.wr_id, c.status.unwrap_err().status), (RECEIVE + 1, wc::WR_FLUSH), "{len} bytes into {room}");
+        assert_eq!(qp.query().unwrap().state, qp_state::ERR);
+        t.check_memory();
+    }
 }
 
 fn a_gap_drops_the_message(t: &mut Talk) {
