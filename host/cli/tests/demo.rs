@@ -167,3 +167,24 @@ fn what_is_lost_is_told_of() {
     let packets = String::from_utf8_lossy(&std::fs::read(&capture).unwrap()).into_owned();
     assert_eq!(packets.matches("lost on the link (--loss 0.05)").count() as f64, figure("faults on the link"));
 }
+
+/// One frame in a hundred is lost: each loss is made good by a NAK or by the fast timer, long before the verbs timeout, which would cost a retry.
+#[test]
+fn a_lossy_link_is_made_good_without_a_timeout() {
+    let bytes: Vec<u8> = (0..150_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    let sound = file("one in a hundred", &bytes);
+    let capture = file("one in a hundred.pcapng", b"");
+    let out = Command::new(env!("CARGO_BIN_EXE_ferroce"))
+        .args(["demo", "--width", "64", "--mtu", "256", "--loss", "1e-2", "--capture", &capture, &sound])
+        .output()
+        .unwrap();
+    let [figures, said] = [&out.stdout, &out.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(out.status.success(), "{said}");
+    let row = |name: &str| figures.lines().find(|l| l.contains(name)).unwrap_or_else(|| panic!("{name}: {figures}"));
+    // Of some 1,200 packets of the file alone.
+    let number = |text: &str| -> u64 { text.split_whitespace().next().unwrap().parse().unwrap() };
+    assert!(number(row("faults on the link").split_once("faults on the link").unwrap().1) > 10, "{figures}");
+    let recovery = row("recovery");
+    assert!(number(recovery.split_once("recovery").unwrap().1) > 10, "{recovery}");
+    assert!(recovery.contains(", 0 by timeout"), "{recovery}");
+}
