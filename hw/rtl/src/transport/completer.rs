@@ -787,7 +787,6 @@ impl Logic for Completer {
         self.timers.we.next = write;
         self.timers.waddr.next = p.qpn;
         self.timers.unmark.next = self.moved.q.val() && self.unmarks.q.val();
-        self.timers.back.next = self.goes_back.q.val();
         self.timers.wait.next = Wait {
             psn: now.psn,
             turn: now.turn,

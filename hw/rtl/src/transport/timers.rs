@@ -10,8 +10,8 @@
 //! scanner first sees it, and begins anew when the oldest unacknowledged PSN or the `turn` changes. So its length is exact
 //! to one round of the scanner (1 us for 256 QPs at 250 MHz).
 //!
-//! The *fast timer* runs while a packet that asks for an answer has left for the MAC, since the QP went back if it did, and is not
-//! acknowledged, a READ response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at
+//! The *fast timer* runs while a packet that asks for an answer has left for the MAC and is not acknowledged, a READ
+//! response is under way, or a fault of the send side waits for the messages before it. Its time is srtt + 4 rttvar + 1, at
 //! least [`least_timer`] ticks and twice the *pace*; doubled by a NAK (the data is read again before the next answer can come) and at
 //! each firing; and no less than the *turn* of each QP that waits, which firings do not double, for that is what the crowd needs
 //! and no guess. All that up to the verbs timeout; only a firing after the full verbs timeout counts against the retry count. Before
@@ -157,9 +157,8 @@ pub struct Timers {
     pub we: Signal<In, Bit>,
     pub waddr: Signal<In, Qp>,
     pub wait: Signal<In, Wait>,
-    /// With it, that its mark is done with; that it went back, so that what it waits for is still to leave.
+    /// With it, that its mark is done with.
     pub unmark: Signal<In, Bit>,
-    pub back: Signal<In, Bit>,
     /// Reads a QP's mark: two cycles later, while `mark_addr` stays.
     pub mark_re: Signal<In, Bit>,
     pub mark_addr: Signal<In, Qp>,
@@ -185,11 +184,10 @@ pub struct Timers {
     asked_at: DFF<Qp>,
     wait_we: Reg<Bit>,
     wait_at: DFF<Qp>,
-    /// A queue was loaded, or a QP went back: its row of `asked` is still to be written.
+    /// A queue was loaded: its row of `asked` is still to be written.
     late: Reg<Bit>,
     late_at: DFF<Qp>,
     late_psn: DFF<Psn>,
-    late_loads: DFF<Bit>,
     /// Marks for the completer, their PSNs for the scanner.
     marks: FreshTable<Mark>,
     /// `open` of each QP's last mark, and of the last one that is done with; two copies each, for two readers.
@@ -273,7 +271,7 @@ impl Logic for Timers {
         dff_setup!(self, clock, who, waiting, same, base, about, since, elapsed, pace, paced, moved);
         dff_setup!(self, clock, waiting4, same4, about4, since4, elapsed4, pace4, paced4, fast4, limit4);
         dff_setup!(self, clock, over, waiting5, same5, psn5, turn5, since5, pace5, paced5, verbs5, asked_at, wait_at);
-        dff_setup!(self, clock, alone5, crowds5, late_at, late_psn, late_loads);
+        dff_setup!(self, clock, alone5, crowds5, late_at, late_psn);
         clock!(self, clock, marks, asked, waits, alarms, opened[0], opened[1], closed[0], closed[1]);
         let time = self.time.q.val();
         self.now.next = time;
@@ -315,16 +313,10 @@ impl Logic for Timers {
             self.closed[i].raddr.next = closers[i];
         }
         // A queue that is loaded has asked for nothing, and nothing of it has left. This is written in the next cycle in which no
-        // packet leaves: a MAC takes longer for a frame than the datapath. Until then the QP is passed over. So it is for one that goes
-        // back, which may wait for its pacer: it has asked for nothing until a packet of it leaves, be it one that was on its way. That
-        // nothing has left is not written any more behind such a packet, nor if a QP before it is still to be written: then its timer runs.
+        // packet leaves: a MAC takes longer for a frame than the datapath. Until then the QP is passed over.
         let late = self.late.q.val();
-        let mask: Qp = elab!(numbers(self._qps.0));
-        let own = !((self.late_at.q.val() ^ left.qpn) & mask).any();
-        let resets = begins || self.we.val() && self.back.val() && !wait.alone && !late;
-        self.late.d.next = resets || (late && leaves && (self.late_loads.q.val() || !own));
-        if resets {
-            self.late_loads.d.next = wait.begins;
+        self.late.d.next = begins || (late && leaves);
+        if begins {
             self.late_at.d.next = self.waddr.val();
             self.late_psn.d.next = wait.psn - 1;
         }
@@ -358,6 +350,7 @@ impl Logic for Timers {
         self.asked_at.d.next = written;
         self.wait_we.d.next = self.we.val();
         self.wait_at.d.next = self.waddr.val();
+        let mask: Qp = elab!(numbers(self._qps.0));
         let read = self.who[0].q.val();
         let asked = self.asked_we.q.val() && !((self.asked_at.q.val() ^ read) & mask).any();
         let loading = late && !((self.late_at.q.val() ^ read) & mask).any();

@@ -7,13 +7,7 @@ pub(super) struct Live {
     pub(super) m: Model,
     pub(super) around: Around,
     pub(super) tick: u64,
-    /// The first packet of what a go back asks for leaves again, after this time; else the test sees to that.
-    pub(super) resends: bool,
-    due: VecDeque<(u64, u64, u64)>,
 }
-
-/// Cycles from a go back until the packet leaves again.
-const RESEND: u64 = 20;
 
 /// What comes out: ops and go backs in order, with the tick they came in.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +33,7 @@ impl Live {
         m.set("op.ready", 1);
         m.set("back.ready", 1);
         m.set("wake.ready", 0);
-        Live { m, around, tick: tick as u64, resends: true, due: VecDeque::new() }
+        Live { m, around, tick: tick as u64 }
     }
     pub(super) fn left(&mut self, psn: u64) {
         self.leaves(psn, true);
@@ -85,16 +79,7 @@ impl Live {
                 seen.push((now, Happens::Back(back.get("psn").copied().unwrap_or(0) as u64)));
             }
         }
-        if self.m.bit("back.valid") && self.resends {
-            let back = fields_of::<GoBack>(self.m.bytes("back.data"));
-            let get = |k: &str| back.get(k).copied().unwrap_or(0) as u64;
-            self.due.push_back((self.m.cycle() + RESEND, get("qpn"), get("psn")));
-        }
         self.m.tick();
-        if self.due.front().is_some_and(|(at, ..)| *at <= self.m.cycle()) {
-            let (_, qpn, psn) = self.due.pop_front().unwrap();
-            self.leaves_of(qpn, psn, true, true);
-        }
     }
     /// Runs for some ticks.
     pub(super) fn run(&mut self, ticks: u64, give: &[RxMeta]) -> Vec<(u64, Happens)> {

@@ -393,7 +393,6 @@ fn a_local_operation_is_done_when_all_before_it_is() {
 fn a_fault_behind_messages_that_asked_for_no_ack_sends_them_again() {
     for blocks in [0, 1] {
         let mut live = Live::new(|r| _ = r.send(send_op::SEND, 10, false).send(send_op::SEND, 10, blocks == 0));
-        live.resends = false;
         // Of the second message, or behind both; nothing that asks for an answer has left.
         live.fault(101 + blocks, blocks);
         let seen = live.run(timers::FIRST + 10, &[]);

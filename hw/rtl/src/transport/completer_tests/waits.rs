@@ -474,31 +474,3 @@ fn a_stream_of_reads_settles_by_the_first_that_was_asked_for_once() {
     println!("fires {first} ticks after the last response");
     assert!((13..40).contains(&first), "{first}");
 }
-
-/// What is to be sent again waits for its turn, of its pacer above all: until it has left nobody can have answered it.
-#[test]
-fn no_timer_runs_for_what_has_not_been_sent_again() {
-    let mut live = Live::new(|r| {
-        (r.timeout, r.retry_count) = (8, 7);
-        (0..4).for_each(|_| _ = r.send(send_op::SEND, 10, true));
-    });
-    live.resends = false;
-    (100..104).for_each(|psn| live.left(psn));
-    assert_eq!(backs(&live.run(1, &[nak(100, 0x60)])).len(), 1);
-    // Another's packets leave meanwhile.
-    live.around.qps[2].send(send_op::SEND, 10, true);
-    live.leaves_of(2, 100, true, false);
-    let answer = RxMeta { qpn: 2u64.to_bits(), ..ack(100) };
-    assert_eq!(backs(&live.run(600, &[answer])), [] as [u64; 0]);
-    live.left_again(100);
-    let start = live.m.cycle() / live.tick;
-    let first = backs(&live.run(280, &[]))[0] - start;
-    println!("fires {first} ticks after what was sent again");
-    assert!((timers::FIRST..2 * timers::FIRST + 8).contains(&first), "{first}");
-    // Likewise behind a firing.
-    assert_eq!(backs(&live.run(600, &[])), [] as [u64; 0]);
-    // An answer to what left before it went back ends the wait all the same, and what leaves behind it begins another.
-    assert_eq!(backs(&live.run(10, &[ack(101)])), [] as [u64; 0]);
-    live.left_again(103);
-    assert_eq!(backs(&live.run(300, &[])).len(), 1);
-}
