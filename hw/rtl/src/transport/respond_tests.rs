@@ -20,6 +20,9 @@ use verilate::{
 const QPS: usize = 64;
 const M24: u64 = 0xff_ffff;
 
+/// A frame: opcode, PSN, payload, address, key, syndrome, MSN, whether it may have come before.
+type Frame = (u8, u64, u64, u64, u64, u64, u64, bool);
+
 /// What a QP owes, in plain numbers.
 #[derive(Clone, Debug, Default)]
 struct Reference {
@@ -75,8 +78,8 @@ impl Reference {
         self.ack = Some((psn, self.ack.map_or(0, |a| a.1), syndrome));
         self.silent = true;
     }
-    /// The frame that must come next: opcode, PSN, payload, address, key, syndrome, MSN, whether it may have come before.
-    fn next(&mut self) -> Option<(u8, u64, u64, u64, u64, u64, u64, bool)> {
+    /// The frame that must come next.
+    fn next(&mut self) -> Option<Frame> {
         if let Some(&mut (slot, ref mut at, ref mut begun, again)) = self.reads.front_mut() {
             let (psn, va, key, length, msn) = self.resources[slot];
             let before = *at * self.mtu;
