@@ -42,7 +42,7 @@ pub mod client {
 pub const ATOMIC: usize = 15;
 
 /// Bytes at whose multiples requests are cut: the read request size that every PCIe host grants (PCIe 7.5.3.4).
-const PIECE: usize = 512;
+pub const PIECE: usize = 512;
 
 /// What is kept of a piece in flight, in the row of its AXI ID.
 #[derive(Copy, Clone, Debug, PartialEq, Default, LogicStruct)]

@@ -176,6 +176,7 @@ pub struct Frames<const W: usize> {
     left: Reg<Bits<16>>,
     in_ring: Reg<Bits<16>>,
     full: Reg<Bit>,
+    empty: Reg<Bit>,
     tail: Reg<BufAddr>,
     next: DFF<BufAddr>,
     room: Reg<Bits<15>>,
@@ -275,6 +276,7 @@ impl<const W: usize> Frames<W> {
             left: Default::default(),
             in_ring: Default::default(),
             full: Default::default(),
+            empty: Reg::with_reset(true),
             tail: Default::default(),
             next: Default::default(),
             room: Reg::with_reset((rows as u64).into()),
@@ -342,7 +344,7 @@ pub fn rows_of<const W: usize>(payload: Bits<14>) -> Bits<12> {
 impl<const W: usize> Logic for Frames<W> {
     #[kernel]
     fn update(&mut self) {
-        regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, tail, room);
+        regs!(self, clock, rst, sweep, sweeping, accepted, reserved, left, in_ring, full, empty, tail, room);
         regs!(self, clock, rst, moved, took, piece, next_piece, piece_there, issued, fault, closing, closed, tallying);
         regs!(self, clock, rst, oldest, known, is_closed, complete, begun, flying, asks, urgent, color, late);
         regs!(self, clock, rst, judged, stale);
@@ -419,7 +421,8 @@ impl<const W: usize> Logic for Frames<W> {
         let ample = fits && (rest >> elab!(self._spare.0 as u64)).any();
         let ends = self.marks[0].val() || self.marks[1].val();
         let urgent = self.urgent.q.val();
-        let has_room = (ample || fits && urgent) && !self.full.q.val();
+        // What is too long for the other half goes through an empty ring.
+        let has_room = (ample || fits && (urgent || self.empty.q.val())) && !self.full.q.val();
         self.urgent.d.next = ends || urgent && !(self.segs.m.valid.val() && waits.first && ample);
         let go = self.segs.m.valid.val() && (!waits.first || has_room) && self.pending.s.ready.val();
         let open = go && waits.first;
@@ -443,9 +446,11 @@ impl<const W: usize> Logic for Frames<W> {
         let in_ring = self.in_ring.q.val();
         if open && !free {
             self.in_ring.d.next = (in_ring + 1) & most;
+            self.empty.d.next = false;
             self.full.d.next = in_ring == slots - 1;
         } else if free && !open {
             self.in_ring.d.next = (in_ring - 1) & most;
+            self.empty.d.next = in_ring == 1;
             self.full.d.next = false;
         }
         if free {

@@ -13,14 +13,14 @@
 //! Cannot deadlock: a piece waits for its sink and for time alone.
 
 use crate::{
+    memory::dma_read::PIECE,
     msg::Chunk,
     stream::{Sink, Source},
 };
 use hdl::prelude::*;
 
-/// Bytes of a piece and their log2: as `dma_read` cuts.
-const PIECE: u64 = 512;
-const SHIFT: usize = 9;
+/// Log2 of the bytes of a piece.
+const SHIFT: usize = PIECE.ilog2() as usize;
 /// Bytes that are asked for in a cycle: 104 Gb/s at 250 MHz, a little more than its link takes and less than any host gives.
 const PACE: u64 = 52;
 
@@ -72,7 +72,7 @@ impl<const W: usize> Logic for Pieces<W> {
             let new = self.s.data.val();
             let goes = valid && self.m.ready.val();
             if !full {
-                let room: Bits<14> = bits::<14>(PIECE) - new.iova.get_bits::<SHIFT>(0).cast::<14>();
+                let room: Bits<14> = bits::<14>(PIECE as u64) - new.iova.get_bits::<SHIFT>(0).cast::<14>();
                 let whole = new.len <= room || new.refused;
                 self.full.d.next = self.s.valid.val();
                 self.rest.d.next = new;
@@ -80,11 +80,11 @@ impl<const W: usize> Logic for Pieces<W> {
                 self.whole.d.next = whole;
             } else if goes {
                 let left = rest.len - piece;
-                let whole = left <= bits::<14>(PIECE);
+                let whole = left <= bits::<14>(PIECE as u64);
                 self.full.d.next = !ends;
                 self.rest.d.next.iova = ((rest.iova >> elab!(SHIFT as u64)) + 1) << elab!(SHIFT as u64);
                 self.rest.d.next.len = left;
-                self.piece.d.next = if whole { left } else { bits::<14>(PIECE) };
+                self.piece.d.next = if whole { left } else { bits::<14>(PIECE as u64) };
                 self.whole.d.next = whole;
             }
             let ahead = self.ahead.q.val();
