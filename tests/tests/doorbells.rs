@@ -2,12 +2,12 @@
 //! counters tell what was refused.
 
 use abi::Field;
-use abi::queue::{cq_db, doorbell, ring_db};
-use abi::status::counter;
+use abi::queue::{cq_db, doorbell, event, ring_db};
+use abi::status::{cause, counter};
 use abi::table::qp_state;
 use driver::qp::QpSizes;
-use driver::{Access, Data, Flags, Operation};
-use ferroce_tests::{GUARD, assert_sound, noise, pass, region, wait};
+use driver::{Access, Data, Event, Flags, Operation};
+use ferroce_tests::{Bystander, GUARD, assert_sound, noise, pass, region, wait};
 use nic::{BarRequest, Hold};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -128,4 +128,35 @@ fn a_storm_of_doorbells_with_all_dma_stalled() {
         assert_eq!(v.b.qp.query().unwrap().state, qp_state::RTS, "its peer does not notice");
     }
     assert_sound(&bed, "doorbells");
+}
+
+/// Who rings a doorbell that is not its own, or nobody's, is told on by an event, and harms nobody; of more that come close behind, the counter
+/// alone tells.
+#[test]
+fn a_refused_doorbell_is_told_of() {
+    let mut bed = Testbed::new(&Setup::small()).unwrap();
+    let mut bystander = Bystander::new(&bed);
+    let qpn = bystander.pair.a.qp.qpn();
+    while bed.hosts[0].eq.poll().is_some() {}
+    for (page, which, number) in
+        [(2, doorbell::SQ, qpn), (7, doorbell::RQ, qpn), (1, doorbell::SQ, 3000), (1, doorbell::CQ, 4000)]
+    {
+        let before = bed.hosts[0].device.counter(counter::DOORBELL_REFUSED);
+        let value = word(&[(ring_db::NUMBER, number.into()), (ring_db::PRODUCER, 3)]);
+        let offset = (page * doorbell::PAGE + which) as u32;
+        for _ in 0..3 {
+            bed.sim().nic(0).bar(BarRequest { bar: 2, offset, bytes: 8, write: Some(value) });
+        }
+        // Longer than events keep apart.
+        let mut told = Vec::new();
+        for _ in 0..4000 {
+            bed.relax();
+            told.extend(std::iter::from_fn(|| bed.hosts[0].eq.poll()));
+        }
+        let want = Event { kind: event::DOORBELL, number, value: cause::DOORBELL_OWNER.into() };
+        assert_eq!(told, [want], "page {page}, doorbell {which:#x} of {number}");
+        assert_eq!(bed.hosts[0].device.counter(counter::DOORBELL_REFUSED) - before, 3);
+        bystander.check(&bed, "refused doorbells");
+    }
+    assert_sound(&bed, "refused doorbells");
 }
