@@ -1,8 +1,11 @@
 //! Captures are what other programs take them for: tshark decodes every packet, an independent program agrees with every checksum,
 //! and each packet's comment says what its receiver did with it.
 
+use abi::status::counter;
 use driver::{Access, Data, Flags, Operation};
 use fabric::{Action, Capture, Match, Part};
+use ferroce_tests::{GUARD, assert_sound, bytes, noise, pass, region, wait};
+use nic::NS;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testbed::{Connect, Setup, Testbed};
@@ -123,4 +126,49 @@ fn questions_and_answers_of_neighbours_stand() {
             assert_eq!(tshark(&path, &filter), Some(1), "{filter} in {}", path.display());
         }
     }
+}
+
+/// Each kind of fault is named, once, in the comment of the frame that it befell, and is made good; a mark of congestion is counted, and the
+/// packet taken.
+#[test]
+fn each_fault_is_named_with_its_frame() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("each fault.pcapng");
+    let bed = Testbed::new(&Setup::small()).unwrap();
+    let mut pair = bed.connect(&Connect { mtu: 1024, ..Connect::default() }).unwrap();
+    let source = region(&bed.hosts[0].pd, LEN, Access::all(), noise(5));
+    let target = region(&bed.hosts[1].pd, LEN, Access::all(), |_| GUARD);
+    let faults = [
+        Action::Drop,
+        Action::Delay(20_000 * NS),
+        Action::Duplicate,
+        Action::Reorder(2),
+        Action::Corrupt(Part::Payload),
+        Action::Truncate,
+        Action::MarkCe,
+    ];
+    bed.sim().capture(Some(Capture::create(&path, &["nic0", "nic1"]).unwrap()));
+    for (i, fault) in faults.into_iter().enumerate() {
+        let nth = Match { from: Some(0), nth: Some(10 * i as u64 + 5), ..Match::default() };
+        bed.sim().link_mut(0).rules.add(nth, fault);
+    }
+    let write = Operation::Write(target.remote(0));
+    pair.a.qp.post().add(1, write, Data::Sges(&[source.sge(0, LEN)]), Flags::SIGNALED).unwrap();
+    assert_eq!(wait(&bed, &mut pair.a.cq, "a WRITE under faults").status, Ok(()));
+    pass(&bed, 400);
+    bed.sim().capture(None).unwrap().finish().unwrap();
+    assert!(bytes(&target) == bytes(&source));
+    assert_eq!(bed.hosts[1].device.counter(counter::RX_CE), 1);
+    let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+    let becomes = [
+        "lost on the link (fault rule 1)",
+        "fault rule 2: Delay(20000000000); at NIC 1: RX_DUPLICATE",
+        "fault rule 3: Duplicate; at NIC 1: RX_ACCEPTED",
+        "fault rule 4: Reorder(2); at NIC 1: RX_",
+        "fault rule 5: Corrupt(Payload); at NIC 1: RX_ICRC",
+        "fault rule 6: Truncate; at NIC 1: RX_MALFORMED",
+        "fault rule 7: MarkCe; at NIC 1: RX_ACCEPTED",
+    ];
+    becomes.into_iter().for_each(|what| assert_eq!(text.matches(what).count(), 1, "{what}"));
+    assert_eq!(text.matches("fault rule ").count(), faults.len());
+    assert_sound(&bed, "each fault");
 }
