@@ -2,18 +2,28 @@
 //! out right, and memory stays as it is.
 
 use abi::status::counter;
-use driver::qp::SendOptions;
-use driver::{Access, Data, Flags, Mr, Operation};
-use ferroce_tests::{Bystander, GUARD, assert_sound, bytes, captures, inject, noise, pass, region, seal, small_pairs};
+use driver::qp::{QpSizes, SendOptions};
+use driver::{Access, Cq, Data, Flags, Gid, Mr, Operation, Sge};
+use fabric::peer::{Deth, Envelope, Packet, class, icrc, op};
+use ferroce_tests::{
+    Bystander, GUARD, assert_sound, bytes, captures, inject, noise, pass, path_to, region, seal, small_pairs,
+};
 use nic::Adversary;
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use testbed::{Connect, End, Pair, Setup, Testbed};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const LEN: usize = 3000;
+/// QPs that frames get through to: four of RC, one each of UC, UD and RC with a shared receive queue.
+const VICTIMS: usize = 7;
+/// The second address of host 1, and from where frames come to it.
+const IP6: [IpAddr; 2] =
+    [IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 7)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2))];
+const QKEY: u32 = 0x1357;
 
 /// Work that goes on and on from one end of a pair, and what it must have done.
 struct Work {
@@ -105,7 +115,7 @@ fn any_frame(rng: &mut ChaCha8Rng, material: &[Vec<u8>], spared: &[u32]) -> Vec<
         _ => {}
     }
     if frame.len() > 58 && rng.random_bool(0.7) {
-        let victim = (2..30).filter(|q| !spared.contains(q)).nth(rng.random_range(0..4)).expect("there are more");
+        let victim = (2..30).filter(|q| !spared.contains(q)).nth(rng.random_range(0..VICTIMS)).expect("there are more");
         frame[47..50].copy_from_slice(&victim.to_be_bytes()[1..]);
         if rng.random_bool(0.7) {
             // As from its peer.
@@ -119,6 +129,67 @@ fn any_frame(rng: &mut ChaCha8Rng, material: &[Vec<u8>], spared: &[u32]) -> Vec<
         seal(&mut frame);
     }
     frame
+}
+
+/// A sound frame over IPv6 of any opcode to a victim, or one of which some bytes are changed.
+fn any_frame_over_ip6(rng: &mut ChaCha8Rng, spared: &[u32]) -> Vec<u8> {
+    let victim = (2..30).filter(|q| !spared.contains(q)).nth(rng.random_range(0..VICTIMS)).expect("there are more");
+    let packet = Packet {
+        opcode: [rng.random_range(0..0x30), class::UD | op::SEND_ONLY][rng.random_range(0..2)],
+        qpn: victim,
+        psn: rng.random_range(0..4),
+        ack_req: rng.random(),
+        payload: (0..rng.random_range(0..120)).map(|_| rng.random()).collect(),
+        ..Packet::default()
+    };
+    let datagram = packet.opcode == class::UD | op::SEND_ONLY;
+    let deth = datagram.then_some(Deth { qkey: QKEY, source: 9 });
+    let way = Envelope {
+        macs: [[2, 0, 0, 0, 0, 1], MAC],
+        ips: IP6,
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 0xc000,
+        checksum: false,
+    };
+    let mut frame = Packet { deth, ..packet }.frame(&way);
+    let end = frame.len() - 4;
+    for _ in 0..rng.random_range(0..3) {
+        let at = rng.random_range(14..end);
+        frame[at] = rng.random();
+    }
+    if frame[14] >> 4 == 6 && rng.random_bool(0.8) {
+        let crc = icrc(&frame[14..end]);
+        frame[end..].copy_from_slice(&crc);
+    }
+    frame
+}
+
+/// Posts a receive under a number, if its queue takes it.
+type Post = Box<dyn FnMut(u64, &[Sge]) -> bool>;
+
+/// A QP that nobody's work needs, its receives, and where they land.
+struct Idle {
+    cq: Cq,
+    post: Post,
+    memory: Mr,
+    posted: u64,
+    received: u64,
+}
+
+impl Idle {
+    /// One whose receives `post` posts.
+    fn new(bed: &Testbed, cq: Cq, post: Post) -> Self {
+        Idle { cq, post, memory: region(&bed.hosts[1].pd, LEN, Access::all(), |_| GUARD), posted: 0, received: 0 }
+    }
+
+    /// Takes what has come and posts receives anew, as long as its QP takes any.
+    fn step(&mut self) {
+        self.received += self.cq.poll().filter(|c| c.status.is_ok()).count() as u64;
+        while self.posted - self.received < 8 && (self.post)(self.posted, &[self.memory.sge(0, LEN)]) {
+            self.posted += 1;
+        }
+    }
 }
 
 fn verdicts(bed: &Testbed) -> u64 {
@@ -141,6 +212,33 @@ fn flood(mut setup: Setup, frames: u64, seed: u64) {
     // Whom the frames get through to: nothing that they could name is in reach.
     let victims: Vec<Pair> = bed.connect_many(&connect, 4).unwrap();
 
+    // With an end here alone: of each kind of receiving, and its receives.
+    let h = &bed.hosts[1];
+    let queue = || h.device.create_cq(256, &h.eq).unwrap();
+    let sizes = QpSizes::new(64, 16);
+    let from = path_to(bed.hosts[0].gid, 9, 1024, 0);
+    let (cq, other, third) = (queue(), queue(), queue());
+    let uc = h.pd.create_uc_qp(&cq, &cq, sizes).unwrap().init(Access::all()).unwrap();
+    let mut uc = uc.rtr(&from).unwrap();
+    let mut ud = h.pd.create_ud_qp(&other, &other, sizes).unwrap().init(QKEY).unwrap().rtr().unwrap();
+    let srq = h.pd.create_srq(sizes.receives).unwrap();
+    let shares = srq.create_qp(&third, &third, sizes.send_blocks).unwrap().init(Access::all()).unwrap();
+    let shares = shares.rtr(&from).unwrap();
+    h.device.set_gid(1, Some(Gid { ip: IP6[1], ..h.gid })).unwrap();
+    let mut idle = [
+        Idle::new(&bed, cq, Box::new(move |id, sges| uc.post_recv(id, sges).is_ok())),
+        Idle::new(&bed, other, Box::new(move |id, sges| ud.post_recv(id, sges).is_ok())),
+        Idle::new(
+            &bed,
+            third,
+            Box::new(move |id, sges| {
+                // The queue keeps its QP.
+                let _shares = &shares;
+                srq.post_recv(id, sges).is_ok()
+            }),
+        ),
+    ];
+
     let material: Vec<_> = captures().into_iter().filter(|f| f.len() > 60).collect();
     let before = verdicts(&bed);
     let crossed = Arc::new(AtomicU64::new(0));
@@ -160,7 +258,10 @@ fn flood(mut setup: Setup, frames: u64, seed: u64) {
         let burst = bed.cycle() / 4000 % 3 != 2;
         let share = if burst { 7 } else { 2 };
         while sent_beats * 10 < (bed.cycle() - start) * share {
-            let frame = any_frame(&mut rng, &material, &spared);
+            let frame = match rng.random_range(0..8) {
+                0 => any_frame_over_ip6(&mut rng, &spared),
+                _ => any_frame(&mut rng, &material, &spared),
+            };
             sent_beats += (frame.len() as u64).div_ceil(width);
             sent += 1;
             small += u64::from(frame.len() < 256);
@@ -176,6 +277,7 @@ fn flood(mut setup: Setup, frames: u64, seed: u64) {
         }
         sent_beats = sent_beats.max((bed.cycle() - start) * share / 10);
         step(&mut pairs, &mut work, true);
+        idle.iter_mut().for_each(Idle::step);
         bed.relax();
     }
     for _ in 0..100_000 {
@@ -189,6 +291,9 @@ fn flood(mut setup: Setup, frames: u64, seed: u64) {
     let cycles = bed.cycle() - start;
     let of_host = crossed.load(Ordering::Relaxed);
     println!("{what}: {sent} frames in {cycles} cycles, {small} below 256 B, {of_host} of host 0, rounds {rounds:?}");
+    let received: Vec<_> = idle.iter().map(|i| i.received).collect();
+    println!("{what}: received {received:?}");
+    assert!(received[1] > 0, "{what}: no datagram is received");
     assert!(small * 10 >= sent * 9, "{what}: headers are what matters");
     assert!(work.iter().all(|w| w.right == w.rounds && w.right > 1), "{what}: the work stands still");
     drop(pairs);
@@ -199,7 +304,7 @@ fn flood(mut setup: Setup, frames: u64, seed: u64) {
     }
     println!();
     assert_eq!(verdicts(&bed) - before, sent + of_host, "{what}: each frame has one verdict");
-    drop(victims);
+    drop((victims, idle));
     bystander.check(&bed, &what);
     assert_sound(&bed, &what);
 }
