@@ -93,17 +93,17 @@ impl Logic for Commit {
         if !self.noted.q.val() {
             self.ticket.d.next = issued;
         }
-        let due = self.calm.q.val() && !own || self.due.q.val();
+        let due = self.due.q.val() || self.calm.q.val() && !own;
         let reached = self.noted.q.val() && !(performed - self.ticket.q.val()).get_bit(15);
         self.due.d.next = g && (due || reached);
-        let goes = behind && due;
+        let goes = g && behind && due;
 
         self.completion.data.next = self.completion_q.q.val();
         self.completion.valid.next = c && clear;
         self.error.data.next = self.error_q.q.val();
         self.error.valid.next = e && behind;
         self.go.data.next = self.go_q.q.val();
-        self.go.valid.next = g && goes;
+        self.go.valid.next = goes;
         if self.completion.ready.val() && clear {
             self.has_completion.d.next = false;
         }
@@ -125,15 +125,15 @@ impl Logic for Commit {
         let inv = completion.opcode == recv_op::RECV_INV && !landed.own;
         if landed.fault {
             // A receive WQE's own memory was at fault, or the peer's key: that of a WRITE with immediate data, which has taken a receive as well.
-            completion.valid = landed.own || completion.valid;
+            completion.valid = completion.valid || landed.own;
             completion.status = if inv {
                 wc::REM_INV_REQ.to_bits()
+            } else if !landed.own {
+                wc::LOC_ACCESS.to_bits()
             } else if completion.opcode == send_op::LOCAL_INV {
                 wc::LOC_QP_OP.to_bits()
-            } else if landed.own {
-                wc::LOC_PROT.to_bits()
             } else {
-                wc::LOC_ACCESS.to_bits()
+                wc::LOC_PROT.to_bits()
             };
             completion.cause = landed.cause;
             // Raw frames, those of QP 0, are not answered.
