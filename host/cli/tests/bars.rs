@@ -37,7 +37,7 @@ fn lost_packets_are_sent_again_in_time() {
 }
 
 #[test]
-#[ignore = "10 minutes: for `./ferroce test --all`"]
+#[ignore = "a quarter of an hour: for `./ferroce test --all`"]
 fn all_of_recovery_meets_its_bars() {
     meet("loss", "", 44);
 }

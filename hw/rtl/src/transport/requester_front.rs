@@ -11,8 +11,8 @@
 //!
 //! It keeps nothing but the QP: rows stay at the outputs of their tables and the block at that of the work queue until the next
 //! read. When the engine reads a block in between, the front reads its own anew; when other work needs the rows, the front
-//! drops its pick. A pick of a QP that the engine has in hand is dropped, too. Both come again: the scheduler picks while there is
-//! work.
+//! drops its pick. A pick of a QP that the engine has in hand is dropped, too, but for one that comes while a refetch of it ends, which
+//! waits for its row. Both come again: the scheduler picks while there is work.
 //!
 //! Waits for the engine only, which loads whenever it is idle.
 

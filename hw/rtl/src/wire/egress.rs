@@ -22,7 +22,8 @@
 //!
 //! Cannot deadlock: waits only for the MAC (not for ever while a command waits), and for the bytes of a frame that `dma_read`
 //! brings. The sink of `fault` may itself wait for the transmit path, so nothing waits for it: a report that finds the queue full
-//! is not made and holds nothing back. Its frame is then lost like one on the wire, and the retry meets the fault again.
+//! is not made and holds nothing back. Its frame is then lost like one on the wire, and the retry meets the fault again; but a request that
+//! was not sent before has no timer yet, and waits for the next one that its QP sends (README, Not yet).
 //!
 //! Lost like that is also a READ response that went before and whose key opens no more: its peer may have had it the first time, and have
 //! invalidated the key since, as it may. If it has not, it asks in vain.
