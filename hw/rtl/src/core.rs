@@ -321,7 +321,7 @@ impl<const W: usize, const N: usize> Core<W, N> {
             requester: Requester::new(c.half_blocks, c.paces),
             segments: Default::default(),
             pacer: Pacer::new(N, c.paces),
-            transmit: Transmit::new(N, c.tx_buffer, c.tx_slots),
+            transmit: Transmit::new(N, c.tx_buffer, c.tx_slots, c.mhz),
             doorbell: Doorbell::new(N, c.cqs, c.eqs),
             send_queue: WorkQueue::new(id::QP_SEND, c.send_blocks, "ultra", c.fetches, c.half_blocks),
             recv_queue: WorkQueue::new(id::QP_RECV, c.recv_blocks, "block", c.fetches, c.half_blocks),

@@ -237,8 +237,8 @@ pub struct Frames<const W: usize> {
 }
 
 impl<const W: usize> Frames<W> {
-    /// For a transmit ring of `ring` bytes and `slots` frames (a power of two).
-    pub fn new(ring: usize, slots: usize) -> Self {
+    /// For a transmit ring of `ring` bytes and `slots` frames (a power of two), at a clock of `mhz`.
+    pub fn new(ring: usize, slots: usize, mhz: usize) -> Self {
         assert!(slots.is_power_of_two() && (2..=MAX_SLOTS).contains(&slots), "{slots} frame slots");
         let rows = ring / (W / 8);
         assert!(rows < 1 << 14, "a transmit ring of {rows} rows");
@@ -291,7 +291,7 @@ impl<const W: usize> Frames<W> {
             color: Default::default(),
             late: Default::default(),
             asks: Default::default(),
-            pieces: Default::default(),
+            pieces: Pieces::new(mhz),
             moved: Default::default(),
             dest: Default::default(),
             took: Default::default(),

@@ -1,9 +1,9 @@
 //! Cuts what a frame reads of its host into pieces, and lets them go no faster than a link takes them: for [`frames`](super::frames).
 //!
 //! ```text
-//! cycle     0      1      2      3 ..   12     13
-//! s         A                                  B
-//! m                A0     A1 (waits)    A1            512 bytes each, from the first boundary on
+//! cycle     0    1    2    3    ..   12   ..   22   23
+//! s         A                                       B
+//! m              A0   A1   A2 (waits) A2   ..  A3         512 bytes each, from the first boundary on: two at once, then at the pace
 //! ```
 //! What a host sends faster than the link is a queue in the host, which stands for as long as an empty ring takes to be full; and a
 //! frame that is sent again comes behind it. What is asked for at once goes stale at once: so a *skip* drops what is left of a chunk.
@@ -21,11 +21,11 @@ use hdl::prelude::*;
 
 /// Log2 of the bytes of a piece.
 const SHIFT: usize = PIECE.ilog2() as usize;
-/// Bytes that are asked for in a cycle: 104 Gb/s at 250 MHz, a little more than its link takes and less than any host gives.
-const PACE: u64 = 52;
+/// Megabytes that are asked for in a second: 104 Gb/s, a little more than the link takes and less than any host gives.
+const PACE: usize = 13_000;
 
 /// See the module.
-#[derive(LogicBlock, Default)]
+#[derive(LogicBlock)]
 pub struct Pieces<const W: usize> {
     pub clock: Signal<In, Clock>,
     pub rst: Signal<In, Bit>,
@@ -44,6 +44,29 @@ pub struct Pieces<const W: usize> {
     /// Bytes by which what was asked for is ahead of the pace: less than 0 with nothing to ask for. The next piece may go.
     ahead: Reg<Bits<12>>,
     may: Reg<Bit>,
+    /// Bytes in a cycle.
+    _pace: Hidden<u64>,
+}
+
+impl<const W: usize> Pieces<W> {
+    /// For a clock of `mhz`, 10 to 1,000.
+    pub fn new(mhz: usize) -> Self {
+        Pieces {
+            clock: Default::default(),
+            rst: Default::default(),
+            s: Default::default(),
+            m: Default::default(),
+            skip: Default::default(),
+            holds: Default::default(),
+            full: Default::default(),
+            rest: Default::default(),
+            piece: Default::default(),
+            whole: Default::default(),
+            ahead: Default::default(),
+            may: Default::default(),
+            _pace: Hidden((PACE / mhz) as u64),
+        }
+    }
 }
 
 impl<const W: usize> Logic for Pieces<W> {
@@ -89,7 +112,7 @@ impl<const W: usize> Logic for Pieces<W> {
             }
             let ahead = self.ahead.q.val();
             let idle = ahead.get_bit(11);
-            let paced: Bits<12> = if idle { 0.into() } else { bits::<12>(PACE) };
+            let paced: Bits<12> = if idle { 0.into() } else { elab!(bits::<12>(self._pace.0)) };
             let asked: Bits<12> = if goes && !skip && !rest.refused { piece.get_bits::<12>(0) } else { 0.into() };
             self.ahead.d.next = (ahead - paced) + asked;
             self.may.d.next = idle || !(ahead >> elab!(SHIFT as u64)).any();
@@ -113,7 +136,7 @@ mod tests {
     /// skipped is not asked for.
     #[test]
     fn a_chunk_goes_in_pieces_and_ends_with_the_one_that_is_skipped() {
-        let mut m = Model::of(Pieces::<512>::default, options()).unwrap();
+        let mut m = Model::of(|| Pieces::<512>::new(250), options()).unwrap();
         m.reset();
         let mut rng = verilate::rng(11);
         let mut wanted: VecDeque<(u64, u64, bool, bool)> = VecDeque::new();
@@ -151,8 +174,11 @@ mod tests {
     /// However fast they are taken, pieces go at the pace: two or three at once, then as many bytes as a link takes; small ones as they come.
     #[test]
     fn pieces_go_no_faster_than_a_link_takes_them() {
-        for (len, least, most) in [(4096, 51.0, 52.5), (1024, 51.0, 52.5), (64, 30.0, 32.0)] {
-            let mut m = Model::of(Pieces::<512>::default, options()).unwrap();
+        // At 322 MHz 40 bytes in a cycle are as many in a second as 52 at 250.
+        for (mhz, len, least, most) in
+            [(250, 4096, 51.0, 52.5), (250, 1024, 51.0, 52.5), (250, 64, 30.0, 32.0), (322, 4096, 39.0, 40.5)]
+        {
+            let mut m = Model::of(|| Pieces::<512>::new(mhz), options()).unwrap();
             m.reset();
             m.set("s.valid", 1);
             m.set("m.ready", 1);
@@ -162,7 +188,7 @@ mod tests {
                 m.eval();
                 if m.bit("m.valid") {
                     bytes += len.min(512);
-                    assert!(bytes <= 1536 + 52 * cycle, "{bytes} bytes in cycle {cycle}");
+                    assert!(bytes <= 1536 + 13_000 / mhz as u64 * cycle, "{bytes} bytes in cycle {cycle}");
                 }
                 m.tick();
             }

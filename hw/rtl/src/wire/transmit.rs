@@ -84,8 +84,8 @@ pub struct Transmit<const W: usize> {
 
 impl<const W: usize> Transmit<W> {
     /// For `qps` QPs, with a transmit buffer of `bytes` bytes (a power of two, at least two of the largest frames) for
-    /// up to `slots` frames (a power of two).
-    pub fn new(qps: usize, bytes: usize, slots: usize) -> Self {
+    /// up to `slots` frames (a power of two), at a clock of `mhz`.
+    pub fn new(qps: usize, bytes: usize, slots: usize, mhz: usize) -> Self {
         Transmit {
             clock: Default::default(),
             rst: Default::default(),
@@ -114,7 +114,7 @@ impl<const W: usize> Transmit<W> {
             table: Default::default(),
             count: Default::default(),
             tx_bytes: Default::default(),
-            frames: Frames::new(bytes, slots),
+            frames: Frames::new(bytes, slots, mhz),
             buffer: ByteRam::new(bytes, "block"),
             prepare: Prepare::new(qps),
             judge: Judge::new(qps),

@@ -325,7 +325,7 @@ pub fn model<const W: usize>() -> Model {
 
 pub fn sized_model<const W: usize>(ring: usize, slots: usize) -> Model {
     let options = Options { name: Some(format!("Transmit{W}")), ..Options::default() };
-    Model::of(|| Transmit::<W>::new(QPS, ring, slots), options).unwrap()
+    Model::of(|| Transmit::<W>::new(QPS, ring, slots, 250), options).unwrap()
 }
 
 impl Bench {
